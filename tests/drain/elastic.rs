@@ -130,7 +130,6 @@ fn settings(db: &TestDb, services: &Services, address: SocketAddr) -> Vec<(Strin
         ("AWS_ENDPOINT_URL_LAMBDA", format!("http://{address}")),
         ("TIDEGATE_START_DRAINS", "on".to_owned()),
         ("TIDEGATE_MAX_DRAINS", "3".to_owned()),
-        ("TIDEGATE_EMPTY_WITHIN", "2s".to_owned()),
         ("TIDEGATE_CONCURRENCY", "2".to_owned()),
         ("TIDEGATE_BUDGET", "5s".to_owned()),
     ];

@@ -44,13 +44,6 @@ async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, true)));
     later(&client).await;
     assert!(!should_wake(&client).await, "a drain is at work");
-    queue::close_slot(&client, (1, worker), true).await.unwrap();
-    assert!(should_wake(&client).await, "it looks a last time");
-    queue::close_slot(&client, (1, worker), false)
-        .await
-        .unwrap();
-    later(&client).await;
-    assert!(!should_wake(&client).await, "it goes on");
     queue::leave_slot(&client, 1, worker).await.unwrap();
     assert!(should_wake(&client).await, "it has gone");
     // No publisher waits for a session that locks the row, and a publisher that asks too early gets its
@@ -69,7 +62,7 @@ async fn later_is_no_matter(client: &Client) {
 }
 
 #[tokio::test]
-async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
+async fn drains_know_whether_publishers_rely_on_them() {
     let (_db, client) = probe().await;
     let worker = Uuid::new_v4();
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
@@ -101,7 +94,6 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
                 let (database, app) = (db.database(), app.clone());
                 drains.spawn(async move {
                     let options = DrainOptions {
-                        // With only one slot, the second drain waits for the first one's slot.
                         max_drains: if round % 2 == 0 { 1 } else { 8 },
                         ..DrainOptions::default()
                     };
@@ -124,33 +116,60 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
     );
 }
 
+/// Publishes an event when a drain leaves its slot: its last lease has not seen it, and whoever publishes still
+/// sees the drain at work.
+const AT_THE_LAST_MOMENT: &str = "
+    CREATE TABLE public.moment (left_at timestamptz);
+    CREATE FUNCTION public.at_the_last_moment() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO public.moment VALUES (clock_timestamp());
+        IF (SELECT count(*) FROM public.moment) = 1 THEN
+            INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{\"name\": \"late\"}');
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER at_the_last_moment BEFORE UPDATE ON tidegate.drain_slot FOR EACH ROW
+        WHEN (OLD.worker IS NOT NULL AND NEW.worker IS NULL) EXECUTE FUNCTION public.at_the_last_moment()";
+
 #[tokio::test]
-async fn a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other() {
-    let (db, client) = probe().await;
-    let options = DrainOptions {
-        max_drains: 1,
-        ..DrainOptions::default()
-    };
-    let drained = async || {
+async fn a_drain_on_which_publishers_rely_looks_again_after_it_has_left_its_slot() {
+    for relied_on in [true, false] {
+        let (db, client) = probe().await;
+        client.batch_execute(AT_THE_LAST_MOMENT).await.unwrap();
+        if relied_on {
+            should_wake(&client).await;
+        }
         let app = ProbeApp::succeeding();
-        tidegate::drain(&db.database(), app, &options)
+        let options = DrainOptions::default();
+        let report = tidegate::drain(&db.database(), app, &options)
             .await
-            .unwrap()
-    };
-    queue::publish(&client, &act("a")).await.unwrap();
-    let worker = Uuid::new_v4();
-    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
-    assert_eq!(drained().await.stop_reason, StopReason::NoSlot);
-    queue::close_slot(&client, (1, worker), true).await.unwrap();
-    let (report, ()) = tokio::join!(drained(), async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        queue::leave_slot(&client, 1, worker).await.unwrap();
-    });
-    assert_eq!((report.completed, report.slot), (1, 1), "{report:?}");
-    // A drain that was killed while it closed does not block others for long.
-    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
-    queue::close_slot(&client, (1, worker), true).await.unwrap();
-    assert_eq!(drained().await.stop_reason, StopReason::NoSlot);
+            .unwrap();
+        assert_eq!(report.stop_reason, StopReason::QueueEmpty, "{report:?}");
+        assert_eq!(report.completed, u64::from(relied_on), "{report:?}");
+        assert_eq!(live(&client).await, i64::from(!relied_on));
+        let slots = "SELECT count(*) FROM tidegate.drain_slot WHERE worker IS NOT NULL";
+        assert_eq!(number(&client, slots).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn what_a_drain_sees_but_cannot_lease_does_not_keep_it() {
+    let (db, [client, holder]) = probe_sessions().await;
+    should_wake(&client).await;
+    for name in ["a", "b"] {
+        queue::publish(&client, &act(name)).await.unwrap();
+    }
+    execute(
+        &holder,
+        "BEGIN; SELECT FROM tidegate.event_queue FOR UPDATE",
+    )
+    .await;
+    let app = ProbeApp::succeeding();
+    let report = tidegate::drain(&db.database(), app, &DrainOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(report.stop_reason, StopReason::QueueEmpty, "{report:?}");
+    assert_eq!((report.leased, report.backlog), (0, 2), "{report:?}");
 }
 
 /// Counts the drains that it is asked to start.

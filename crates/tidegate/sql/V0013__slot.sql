@@ -7,10 +7,7 @@ CREATE TABLE tidegate.drain_slot (
     worker   uuid,
     name     text,
     until    timestamptz NOT NULL DEFAULT '-infinity',
-    taken_at timestamptz,
-    rate     float8,
-    -- Its drain has found no event and checks a last time. Publishers from now on must start another drain.
-    closing  boolean     NOT NULL DEFAULT false
+    taken_at timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 COMMENT ON TABLE tidegate.drain_slot IS
     'Slots that limit how many drains run at the same time: a drain has one slot while it runs.';
@@ -20,8 +17,6 @@ COMMENT ON COLUMN tidegate.drain_slot.name IS
     'Where that drain runs: its host and process, its log stream, or what TIDEGATE_WORKER says. At most 200 characters.';
 COMMENT ON COLUMN tidegate.drain_slot.until IS 'When the slot becomes free, unless its drain renews it.';
 COMMENT ON COLUMN tidegate.drain_slot.taken_at IS 'When the drain took it.';
-COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events per second the drain ends. Null: not known yet.';
-COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found no event, looks once more and then ends.';
 
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
@@ -116,7 +111,7 @@ BEGIN
     DELETE FROM tidegate.service_place;
     DELETE FROM tidegate.drain_chain;
     UPDATE tidegate.drain_slot
-       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
+       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL
      WHERE worker IS NOT NULL;
     UPDATE tidegate.wake SET sent_at = '-infinity', asked_at = '-infinity';
     INSERT INTO tidegate.home (server, database, queue) SELECT c.server, c.database, c.queue FROM tidegate.here() AS c
@@ -140,14 +135,13 @@ END $$;
 -- was woken within the last two seconds. Only one of several callers gets true. That caller starts a drain by
 -- any available means.
 --
--- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain
--- announces that it is closing before its last check. A publisher that saw the drain working has therefore
--- committed before that check.
+-- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain looks
+-- a last time after it has given its slot back. A publisher that saw it in its slot has committed before that.
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
+    is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant);
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'should_wake: must be called after the commit of the publish, in a transaction of its own'
@@ -169,14 +163,12 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that
 -- another session is about to take is skipped. `repeated`: another worker has already taken this hop of the
 -- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
--- drain must announce its end to them. `soon`: a drain that holds a slot has announced that it is closing, or
--- has left since we looked. Publishers since then rely on this caller alone, so the caller must ask again.
+-- drain must look a last time after it has given the slot back.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, name text,
-                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
+                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean)
     LANGUAGE plpgsql AS $$
 BEGIN
     repeated := false;
-    soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start arrives more than a day late.
@@ -194,50 +186,31 @@ BEGIN
         END IF;
     END IF;
     UPDATE tidegate.drain_slot AS s
-       SET worker = take_slot.worker, name = left(take_slot.name, 200), taken_at = clock_timestamp(), rate = NULL, closing = false,
+       SET worker = take_slot.worker, name = left(take_slot.name, 200), taken_at = clock_timestamp(),
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.slot INTO slot;
-    IF NOT FOUND THEN
-        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s
-                         WHERE s.slot <= take_slot.most AND (s.closing OR s.until <= clock_timestamp()));
-    END IF;
 END $$;
 
--- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second.
--- Returns whether the drain still has the slot, and whether no other running drain has a lower one. It never
--- waits: if another session has locked the row, the slot is renewed next time.
-CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision,
-                                   OUT ours boolean, OUT first boolean)
+-- Renews a drain's slot for this many seconds from now. Returns whether the drain still has it. If no other
+-- running drain has a lower slot, and unless `most` is 0, it also returns how many events a drain of these
+-- kinds could lease, up to `most`, and how many drains are working. It never waits: if another session has
+-- locked the row, the slot is renewed next time.
+CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, kinds text[], most bigint,
+                                   OUT ours boolean, OUT ready bigint, OUT at_work integer)
     LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE tidegate.drain_slot AS s
-       SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
+       SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds)
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = keep_slot.slot AND m.worker = keep_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
     ours := FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
-    first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
-                                   WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
-END $$;
-
--- Records that a drain looks for events one last time. Announces that the drain found no event and will
--- check a last time, or that it found one after all. Returns whether this is stored. A row that another
--- session has locked is not changed.
-CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
-    LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
-     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
-                      WHERE m.slot = close_slot.slot AND m.worker = close_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
-    IF NOT FOUND THEN
-        RETURN false;
+    IF ours AND most > 0 AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
+                                          WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp()) THEN
+        SELECT l.ready, l.at_work INTO ready, at_work FROM tidegate.left_to_do(kinds, most) AS l;
     END IF;
-    -- From now on a publisher wakes the next drain, however recently this one was woken.
-    UPDATE tidegate.wake AS w SET sent_at = '-infinity'
-     WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN true;
 END $$;
 
 -- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is
@@ -247,7 +220,7 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     UPDATE tidegate.wake AS w SET sent_at = '-infinity'
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tidegate.drain_slot AS s
-       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
+       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
@@ -255,11 +228,10 @@ $$;
 -- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones
 -- become ready. Events are not ready if they are scheduled, retried, or held back by their group, by a pause
 -- of their kind or by an outside service. Events that another drain has leased are not counted. It also
--- returns how many drains are working, how many of them have no known rate yet, and how many events per
--- second the others end together. It reads the first 100,000 events that are not delayed, and the first 1,000
--- that are.
+-- returns how many drains are working. It reads the first 100,000 events that are not delayed, and the first
+-- 1,000 that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
-                                    OUT at_work integer, OUT unrated integer, OUT rate double precision)
+                                    OUT at_work integer)
     LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -269,8 +241,7 @@ DECLARE
          WHERE k.kind = ANY (left_to_do.kinds) AND NOT k.paused
            AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
 BEGIN
-    SELECT count(*), count(*) FILTER (WHERE s.rate IS NULL), coalesce(sum(s.rate), 0) INTO at_work, unrated, rate
-      FROM tidegate.drain_slot AS s WHERE s.until > instant;
+    SELECT count(*) INTO at_work FROM tidegate.drain_slot AS s WHERE s.until > instant;
     WITH first AS MATERIALIZED (
         SELECT f.id, f.group_key
           FROM (SELECT q.id, q.group_key, q.kind, q.available_at
@@ -302,15 +273,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.left_to_do IS
     'The work that a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready '
-    '(events), next_due_at, at_work (drains), unrated and rate (events per second that those drains end).';
+    '(events), next_due_at and at_work (drains).';
 
 -- What the roles may do here; see roles.sql.
-GRANT SELECT, UPDATE (worker, name, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
+GRANT SELECT, UPDATE (worker, name, until, taken_at) ON tidegate.drain_slot TO tidegate_drain;
 GRANT SELECT ON tidegate.drain_slot TO tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.leases TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,
+GRANT EXECUTE ON FUNCTION tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,
     tidegate.leave_slot TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do, tidegate.is_copy TO tidegate_drain, tidegate_operate, tidegate_read;

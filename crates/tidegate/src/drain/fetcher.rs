@@ -14,11 +14,10 @@ use super::clocks::Reading;
 use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
 use super::session::{Session, Slot};
-use super::slots::{SlotAnswer, SlotRequest};
 use crate::connect::{Client, Database};
 use crate::error::Error;
 use crate::queue::{
-    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
+    self, Claim, DueSchedule, Fired, Firing, Grant, Kept, LeaseRequest, LeasedBatch, Walk,
 };
 
 /// The most delayed events that become ready at once.
@@ -71,8 +70,8 @@ pub(super) struct Wanted {
     pub kinds: Vec<&'static str>,
     /// If it is time to look for due schedules: the schedule after which to look.
     pub look: Option<i64>,
-    /// What to request about slots.
-    pub slots: SlotRequest,
+    /// The slot to renew, if it is time to, and up to which number to count ready events.
+    pub keep: Option<(i32, u64)>,
     /// How many of the events may start at once.
     pub window: usize,
 }
@@ -181,8 +180,8 @@ pub(super) struct Fetched {
     pub token: Uuid,
     /// The leases that still exist, each with how often events were taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
-    /// The answers about slots.
-    pub slots: SlotAnswer,
+    /// The answer to the renewal of the slot.
+    pub kept: Option<Kept>,
     /// Events that have ended because they had waited for a service for too long.
     pub given_up: Vec<i64>,
 }
@@ -251,7 +250,7 @@ impl Fetcher {
         let oldest = buffer.leases().oldest_renewal();
         let renews = oldest.is_some_and(|renewed| now >= renewed + self.timeout / 3);
         let leases = wanted.target.leases();
-        let beside = wanted.look.is_some() || !wanted.slots.is_empty();
+        let beside = wanted.look.is_some() || wanted.keep.is_some();
         if matches!(wanted.target, Target::Nothing) && !renews && !beside {
             return false;
         }
@@ -392,14 +391,17 @@ async fn attempt(
         OptionFuture::from(leased),
         OptionFuture::from(claimed),
     );
-    let slots =
-        request
-            .wanted
-            .slots
-            .ask(client, request.worker, request.timeout, &request.all_kinds);
-    let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
+    let keep = request.wanted.keep.map(|(slot, most)| {
+        let counted = (slot, &*request.all_kinds, most);
+        queue::keep_slot(client, request.worker, request.timeout, counted)
+    });
+    let beside = join3(
+        OptionFuture::from(fire),
+        OptionFuture::from(look),
+        OptionFuture::from(keep),
+    );
     let over = OptionFuture::from(over);
-    let ((renewed, given_up, promoted, batch, grant), (fired, due, slots), over) =
+    let ((renewed, given_up, promoted, batch, grant), (fired, due, kept), over) =
         join3(leasing, beside, over).await;
     over.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
@@ -411,7 +413,7 @@ async fn attempt(
         due,
         fired,
         token,
-        slots: slots?,
+        kept: kept.transpose()?,
         given_up: given_up.transpose()?.unwrap_or_default(),
     })
 }

@@ -332,7 +332,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Names what a run that was cut was waiting for.
     fn waits_for(&self) -> &'static str {
-        if self.slots.is_waiting() {
+        if self.report.slot == 0 {
             "slot"
         } else if !self.completer.is_idle() {
             "write outcomes"
@@ -358,6 +358,9 @@ impl<D: Dispatch> Drain<D> {
             self.stop_scheduling();
             self.send_flush();
             if let Some(reason) = self.stop_reason() {
+                if reason == StopReason::QueueEmpty && self.finds_news().await? {
+                    continue;
+                }
                 self.report.stop_reason = reason;
                 return match self.failed.take() {
                     Some(error) => Err(error),
@@ -426,7 +429,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             StopReason::QueueEmpty
         };
-        (self.is_settled_empty() && self.may_end_empty()).then_some(reason)
+        self.is_settled_empty().then_some(reason)
     }
 
     /// Whether the time that is left is too short for every kind.
@@ -489,10 +492,7 @@ impl<D: Dispatch> Drain<D> {
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
             self.report.unhandled = queue::others(client, &kinds).await?;
         }
-        let left = self.leave_slot().await?;
-        self.report.ready_left = left.ready;
-        self.report.next_due_at = left.next_due_at;
-        Ok(())
+        self.leave().await
     }
 }
 
@@ -514,7 +514,7 @@ impl<D: Dispatch> Drain<D> {
             target,
             kinds,
             look: looks.then(|| self.fetcher.scheduling.look(now)).flatten(),
-            slots: self.slot_request(now),
+            keep: self.keep_slot(now),
             window: if self.buffer.leases().has_suspect() {
                 0
             } else {
@@ -601,7 +601,9 @@ impl<D: Dispatch> Drain<D> {
         if let Some(renewed) = &fetched.renewed {
             self.buffer.on_renewed(&request.held, renewed, request.sent);
         }
-        self.on_slot_answer(&fetched.slots, request.sent.steady);
+        if let Some(kept) = fetched.kept {
+            self.slot_kept(kept, request.sent.steady);
+        }
         for id in &fetched.given_up {
             self.observers.lines.failed(*id, "service_down");
             self.report.given_up += 1;
@@ -611,12 +613,7 @@ impl<D: Dispatch> Drain<D> {
         if scheduled > 0 {
             self.rescan();
         }
-        let announced = fetched.slots.closes();
         self.on_target(request, fetched);
-        // This lease looked before the announcement, so its result does not count as the last look.
-        if announced {
-            self.closed();
-        }
     }
 
     /// Processes what was requested besides renewals, schedules and slots.
@@ -733,13 +730,7 @@ impl<D: Dispatch> Drain<D> {
             self.fetcher.note_busy();
             return false;
         }
-        // A drain that has announced its end has already lingered.
-        let linger = if self.is_closing() {
-            Duration::ZERO
-        } else {
-            self.options.linger
-        };
-        self.fetcher.has_lingered(linger)
+        self.fetcher.has_lingered(self.options.linger)
     }
 
     /// Starts handlers while there are events, permits and time, and while the held events are certain.

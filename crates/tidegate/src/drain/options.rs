@@ -26,12 +26,9 @@ settings! {
         /// The most drains that work on the queue at once, 1 to 1,000. A drain that finds this many at work
         /// ends at once, with `no_slot`. All programs that drain one queue should set the same number.
         max_drains: u16 = 8, "TIDEGATE_MAX_DRAINS", within Self::MAX_DRAINS;
-        /// Whether the function invokes itself again when a drain's budget is spent, and while a drain is too
-        /// slow.
+        /// Whether the function invokes itself: again when a drain's budget is spent, and as often as
+        /// `max_drains` allows when a drain finds more ready events than it can finish.
         starts_drains: bool = false, "TIDEGATE_START_DRAINS";
-        /// How soon the queue should be empty. If drains can start other drains, as many are started as this
-        /// needs, up to the most, and while more of them help.
-        empty_within: Duration = Duration::from_secs(30), "TIDEGATE_EMPTY_WITHIN";
         /// An event whose worker has sent no renewal for this long is abandoned, and goes to other workers
         /// (C12).
         lease_timeout: Duration = Duration::from_mins(1), "TIDEGATE_LEASE_TIMEOUT";

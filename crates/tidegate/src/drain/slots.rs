@@ -2,48 +2,41 @@
 //! however many are started. A drain that gets no slot ends at once. A drain that has lost its slot, for
 //! instance because it was frozen, finishes what it has in the buffer.
 //!
-//! Where drains can start other drains, the one in the lowest slot checks from time to time whether more of
-//! them would help. The last drain to end while events are left starts the next one.
+//! Where drains can start other drains, one that sees more ready events than it can finish in its budget
+//! starts the missing drains. The last drain to end while events are left starts the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join3};
+use futures_util::future::try_join;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{Drain, DrainReport, StopReason};
-use crate::chain::{Chain, Fleet, Seen, StartDrain, wanted};
-use crate::connect::Client;
+use crate::budget::millis;
+use crate::chain::{Chain, StartDrain};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::{self, Kept, Left, Taken};
 
-/// How often a slot is renewed, unless leases are renewed more often. Other drains read from it how fast this
-/// drain is.
-const KEEP: Duration = Duration::from_secs(2);
+/// How often a slot is renewed, unless leases are renewed more often. Only then may a drain look whether it
+/// needs others, because its rate means little before.
+const KEEP: Duration = Duration::from_secs(1);
 
-/// A drain's rate means little before it has run for this long.
-const SETTLED: Duration = Duration::from_secs(1);
+/// How often ready events are counted. By then, the drains that were started have a slot.
+const COUNT: Duration = Duration::from_secs(5);
 
 /// The longest time that a start may take.
 const START: Duration = Duration::from_secs(2);
 
-/// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a
-/// few statements, unless it was killed in the meantime.
-const LONGEST_CLOSING: Duration = Duration::from_secs(2);
-
-/// How often a drain that waits for such a slot requests it.
-const WHILE_CLOSING: Duration = Duration::from_millis(20);
-
 /// The most characters of a failed drain's error that are stored with its report.
 const MOST_OF_ERROR: usize = 300;
 
-/// The most ready events that are counted to find out how many drains they need.
-const MOST_SURVEYED: i32 = 100_000;
+/// The most ready events that are counted. A drain that can finish as many needs no others, and counting would
+/// only keep it from leasing.
+const MOST_COUNTED: u64 = 100_000;
 
 /// The slot of a drain, and what it knows of the other drains.
 pub(super) struct Slots {
@@ -54,15 +47,13 @@ pub(super) struct Slots {
     starter: Option<Arc<dyn StartDrain>>,
     /// The runtime for starts. A task that a start leaves running must not end with the drain.
     runtime: Handle,
-    fleet: Fleet,
-    /// The number of ends and the time when the slot was last renewed, from which the rate is computed.
-    counted: (u64, Instant),
-    rate: Option<f64>,
-    /// Whether the next lease is to look at all drains.
-    surveys: bool,
-    /// Whether publishers wake drains when none is at work. If so, this drain announces its end and looks one
-    /// last time.
-    closing: Closing,
+    /// When ready events were last counted.
+    counted_at: Option<Instant>,
+    /// Whether publishers wake drains when none is at work. Then this drain looks a last time after it has left
+    /// its slot.
+    wakes: bool,
+    /// Events leased and ready at the last such look.
+    looked: (u64, u64),
     /// The position in the server's write-ahead log when the run began.
     wal: Option<i64>,
     /// What is left when the run has ended.
@@ -70,86 +61,11 @@ pub(super) struct Slots {
     starts: JoinSet<bool>,
 }
 
-/// Whether publishers know that they must wake another drain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Closing {
-    /// No publisher wakes drains.
-    NeedNot,
-    /// Publishers rely on this drain.
-    Open,
-    /// The end is to be announced.
-    Due,
-    /// The end is announced.
-    Announced,
-}
-
 #[derive(Clone, Copy)]
 struct Held {
     number: i32,
+    taken_at: Instant,
     kept_at: Instant,
-}
-
-/// What a lease requests about slots.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct SlotRequest {
-    /// Renew this slot, with the number of events that its drain ends per second.
-    keep: Option<(i32, Option<f64>)>,
-    /// Look at all drains.
-    surveys: bool,
-    /// Announce that the drain in this slot looks one last time, or that it goes on.
-    closes: Option<(i32, bool)>,
-}
-
-/// The answers.
-#[derive(Default)]
-pub(super) struct SlotAnswer {
-    kept: Option<Kept>,
-    /// Whether the announcement was made, or cannot be made.
-    closes: bool,
-    surveyed: Option<Left>,
-}
-
-impl SlotAnswer {
-    /// Whether something was announced to publishers.
-    pub(super) fn closes(&self) -> bool {
-        self.closes
-    }
-}
-
-impl SlotRequest {
-    pub(super) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Sends all requests in one round trip.
-    pub(super) async fn ask(
-        self,
-        client: &Client,
-        worker: Uuid,
-        timeout: Duration,
-        kinds: &[&str],
-    ) -> Result<SlotAnswer, Error> {
-        let keep = self
-            .keep
-            .map(|(slot, rate)| queue::keep_slot(client, (slot, worker), timeout, rate));
-        let survey = self
-            .surveys
-            .then(|| queue::left_to_do(client, kinds, MOST_SURVEYED.into()));
-        let close = self
-            .closes
-            .map(|(slot, closing)| queue::close_slot(client, (slot, worker), closing));
-        let (kept, surveyed, closed) = join3(
-            OptionFuture::from(keep),
-            OptionFuture::from(survey),
-            OptionFuture::from(close),
-        )
-        .await;
-        Ok(SlotAnswer {
-            kept: kept.transpose()?,
-            closes: closed.transpose()?.is_some(),
-            surveyed: surveyed.transpose()?,
-        })
-    }
 }
 
 impl Slots {
@@ -164,20 +80,13 @@ impl Slots {
             chain: chain.unwrap_or_else(Chain::begin),
             starter,
             runtime,
-            fleet: Fleet::default(),
-            counted: (0, Instant::now()),
-            rate: None,
-            surveys: false,
-            closing: Closing::NeedNot,
+            counted_at: None,
+            wakes: false,
+            looked: (0, 0),
             wal: None,
             left: Left::default(),
             starts: JoinSet::new(),
         }
-    }
-
-    /// Whether no slot has been requested yet.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.held.is_none() && !self.lost
     }
 
     /// Begins to start a drain.
@@ -219,119 +128,71 @@ impl<D: Dispatch> Drain<D> {
         let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let requested_at = Instant::now();
-        let mut kept_at = requested_at;
+        let (timeout, chain) = (self.options.lease_timeout, self.slots.chain);
+        let now = Instant::now();
         let taken = loop {
-            let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
-                Ok(client) => {
-                    queue::take_slot(client, worker, most, timeout, self.slots.chain).await
-                }
+                Ok(client) => queue::take_slot(client, worker, most, timeout, chain).await,
                 Err(error) => Err(error),
             };
             match taken {
-                Ok(Taken::Soon) if requested_at.elapsed() < LONGEST_CLOSING => {
-                    tokio::time::sleep(WHILE_CLOSING).await;
-                    kept_at = Instant::now();
-                }
                 Ok(taken) => break taken,
                 Err(error) => session.retry_after(error).await?,
             }
         };
         session.recovered();
-        let number = match taken {
-            Taken::Slot(slot) => {
-                if slot.wakes {
-                    self.slots.closing = Closing::Open;
-                }
-                self.slots.wal = slot.wal;
-                slot.number
-            }
-            Taken::None | Taken::Soon => return Ok(Some(StopReason::NoSlot)),
+        let slot = match taken {
+            Taken::Slot(slot) => slot,
+            Taken::None => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
-        self.slots.held = Some(Held { number, kept_at });
-        self.report.slot = u16::try_from(number).unwrap_or_default();
+        self.slots.wakes = slot.wakes;
+        self.slots.wal = self.slots.wal.or(slot.wal);
+        self.slots.held = Some(Held {
+            number: slot.number,
+            taken_at: now,
+            kept_at: now,
+        });
+        self.report.slot = u16::try_from(slot.number).unwrap_or_default();
         Ok(None)
     }
 
-    /// Returns what to request about slots now.
-    pub(super) fn slot_request(&mut self, now: Instant) -> SlotRequest {
-        SlotRequest {
-            keep: self.keep_slot(now),
-            surveys: std::mem::take(&mut self.slots.surveys),
-            closes: self.close_slot(),
+    /// Whether there is something to do after all, for a drain that has found the queue empty. If publishers
+    /// wake drains, it leaves its slot first and then looks: a publisher that saw it in its slot has woken
+    /// nobody, and has committed before. Then it takes a slot again. What it can see but not lease, such as
+    /// events of a limited service, is no news the second time.
+    pub(super) async fn finds_news(&mut self) -> Result<bool, Error> {
+        if !self.slots.wakes || self.slots.held.is_none() {
+            return Ok(false);
         }
+        let (left, _) = self.leave_slot(queue::MOST_LEFT).await?;
+        let (leased, ready) =
+            std::mem::replace(&mut self.slots.looked, (self.report.leased, left.ready));
+        let is_news = left.ready > 0 && (self.report.leased > leased || left.ready > ready);
+        if !is_news || self.take_slot().await?.is_some() {
+            return Ok(false);
+        }
+        self.rescan();
+        Ok(true)
     }
 
-    /// Returns what to announce to publishers now: that this drain looks one last time, or that it has found
-    /// something and goes on.
-    fn close_slot(&mut self) -> Option<(i32, bool)> {
-        let number = self.slots.held?.number;
-        match self.slots.closing {
-            Closing::Due => Some((number, true)),
-            Closing::Announced if !self.is_idle() => {
-                self.slots.closing = Closing::Open;
-                Some((number, false))
-            }
-            Closing::NeedNot | Closing::Open | Closing::Announced => None,
-        }
-    }
-
-    /// Whether publishers know that this drain ends, so that it looks one last time.
-    pub(super) fn is_closing(&self) -> bool {
-        self.slots.closing == Closing::Announced
-    }
-
-    /// Whether a drain that has found the queue empty may end, because no publisher has relied on it since.
-    /// If not, it announces its end, and another look follows.
-    pub(super) fn may_end_empty(&mut self) -> bool {
-        if self.slots.closing == Closing::Open {
-            self.slots.closing = Closing::Due;
-        }
-        self.slots.held.is_none() || self.slots.closing != Closing::Due
-    }
-
-    /// Processes the answers about slots.
-    pub(super) fn on_slot_answer(&mut self, answer: &SlotAnswer, sent: Instant) {
-        if let Some(kept) = answer.kept {
-            self.slot_kept(kept, sent);
-        }
-        if let Some(left) = &answer.surveyed {
-            self.surveyed(left);
-        }
-    }
-
-    /// Notes that publishers know of the end, as far as possible.
-    pub(super) fn closed(&mut self) {
-        if self.slots.closing == Closing::Due {
-            self.slots.closing = Closing::Announced;
-            self.rescan();
-        }
-    }
-
-    /// Returns how to renew the slot, if it is time to.
-    fn keep_slot(&mut self, now: Instant) -> Option<(i32, Option<f64>)> {
-        let held = self.slots.held?;
-        // Other drains start no more of them until the newest one has reported its rate.
-        let often = self.slots.rate.map_or(SETTLED, |_| KEEP);
-        let often = often.min(self.options.lease_timeout / 3);
-        if now < held.kept_at + often {
-            return None;
-        }
-        let ended = self.report.ended();
-        let (before, since) = self.slots.counted;
-        let passed = now - since;
-        if passed >= SETTLED {
-            let count = u32::try_from(ended - before).unwrap_or(u32::MAX);
-            self.slots.rate = Some(f64::from(count) / passed.as_secs_f64());
-            self.slots.counted = (ended, now);
-        }
-        Some((held.number, self.slots.rate))
+    /// Returns the slot to renew, if it is time to, and up to which number to count ready events if no other drain
+    /// has a lower slot. It counts where drains can start others.
+    pub(super) fn keep_slot(&self, now: Instant) -> Option<(i32, u64)> {
+        let often = KEEP.min(self.options.lease_timeout / 3);
+        let held = self.slots.held.filter(|held| now >= held.kept_at + often)?;
+        let counted_at = self.slots.counted_at;
+        let is_due = counted_at.is_none_or(|counted| now >= counted + COUNT);
+        let starts = self.slots.starter.is_some() && is_due && !self.is_spent();
+        let finishes = self.can_finish();
+        // As many more as all drains have handlers: then none is started that would have nothing to do.
+        let handlers = self.options.concurrency as u64 * u64::from(self.options.max_drains);
+        let counts = starts && finishes < MOST_COUNTED;
+        Some((held.number, u64::from(counts) * (finishes + handlers)))
     }
 
     /// Processes the answer to a renewal of the slot.
-    fn slot_kept(&mut self, kept: Kept, sent: Instant) {
+    pub(super) fn slot_kept(&mut self, kept: Kept, sent: Instant) {
         if !kept.ours {
             tracing::warn!("another drain has taken this drain's slot; this drain ends");
             self.slots.held = None;
@@ -341,44 +202,43 @@ impl<D: Dispatch> Drain<D> {
         if let Some(held) = &mut self.slots.held {
             held.kept_at = sent;
         }
-        self.slots.surveys =
-            kept.first && self.slots.starter.is_some() && self.may_be_slow() && !self.is_spent();
+        if let Some(at_work) = kept.at_work {
+            self.slots.counted_at = Some(sent);
+            self.start_missing(kept.ready, at_work);
+        }
     }
 
-    /// Whether the events that can be counted may be more than this drain ends in time. If not, counting
-    /// would only keep it from leasing.
-    fn may_be_slow(&self) -> bool {
-        let within = self.options.empty_within.as_secs_f64();
-        let rate = self.slots.rate;
-        rate.is_some_and(|rate| rate * within < f64::from(MOST_SURVEYED))
+    /// Returns how many events this drain can finish in the rest of its budget, at its rate so far.
+    fn can_finish(&self) -> u64 {
+        let Some(held) = self.slots.held else {
+            return 0;
+        };
+        let worked = millis(held.taken_at.elapsed()).max(1);
+        let left = self.budget.cut().saturating_duration_since(Instant::now());
+        self.report.ended().saturating_mul(millis(left)) / worked
     }
 
-    /// Processes a look at all drains, and starts more of them if they would help. As long as the rate of the
-    /// newest ones is unknown, it starts none.
-    fn surveyed(&mut self, left: &Left) {
-        if left.unrated > 0 {
+    /// Starts the missing drains if more events are ready than this one can finish. Each is to have as many as it
+    /// has handlers.
+    fn start_missing(&mut self, ready: u64, at_work: u16) {
+        if ready <= self.can_finish() {
             return;
         }
-        let seen = Seen {
-            ready: left.ready,
-            at_work: left.at_work,
-            rate: left.rate,
-        };
-        let (within, most) = (self.options.empty_within, self.options.max_drains);
-        let more = self.slots.fleet.more(seen, within, most);
-        for _ in 0..more {
+        let missing = self.options.max_drains.saturating_sub(at_work);
+        let useful = ready.div_ceil(self.options.concurrency as u64);
+        for _ in 0..useful.min(missing.into()) {
             self.slots.start(self.slots.chain.beside());
         }
     }
 
-    /// Gives the slot back, and reads what is left. An error while giving it back is only logged, because the
-    /// slot becomes free in time.
-    pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
+    /// Gives the slot back. Reads what is left, of ready events up to `most`, and the position in the server's
+    /// write-ahead log. An error while giving the slot back is only logged, because it becomes free in time.
+    async fn leave_slot(&mut self, most: i64) -> Result<(Left, Option<i64>), Error> {
         let held = self.slots.held.take();
         let worker = self.fetcher.worker;
         let kinds = self.fetcher.all_kinds.clone();
         let Some(session) = self.fetcher.session() else {
-            return Ok(Left::default());
+            return Ok(Default::default());
         };
         let client = session.client().await?;
         // In this order: of several drains that end at once, the last one sees none at work.
@@ -387,6 +247,15 @@ impl<D: Dispatch> Drain<D> {
         {
             tracing::warn!(%error, "the drain's slot could not be released");
         }
+        try_join(
+            queue::left_to_do(client, &kinds, most),
+            queue::wal_position(client),
+        )
+        .await
+    }
+
+    /// Gives the slot back at the end of the run, and reports what is left and what the run has cost.
+    pub(super) async fn leave(&mut self) -> Result<(), Error> {
         // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
         // twentieth of a drain of 200,000 events.
         let most = if self.report.stop_reason == StopReason::QueueEmpty {
@@ -394,30 +263,23 @@ impl<D: Dispatch> Drain<D> {
         } else {
             queue::MOST_LEFT
         };
-        let (left, wal) = join(
-            queue::left_to_do(client, &kinds, most),
-            queue::wal_position(client),
-        )
-        .await;
-        let (left, wal) = (left?, wal?);
+        let (left, wal) = self.leave_slot(most).await?;
         let written = wal.zip(self.slots.wal).map(|(now, then)| now - then);
         self.report.cost.server_wal_bytes = written.map(i64::unsigned_abs);
-        self.slots.left = left.clone();
-        Ok(left)
+        self.report.ready_left = left.ready;
+        self.report.next_due_at.clone_from(&left.next_due_at);
+        self.slots.left = left;
+        Ok(())
     }
 
-    /// Starts the drain that follows this one, if those at work are too few for what is left. Not after a
-    /// drain that has ended no event: then something other than time is missing. All starts together may take
-    /// the rest of the run's overrun.
+    /// Starts the drain that follows this one, unless those at work finish what is left in as much time as this
+    /// one had. Not after a drain that has ended no event: then something other than time is missing. All
+    /// starts together may take the rest of the run's overrun.
     pub(super) async fn start_next(&mut self) {
-        if self.report.goes_on() {
-            let count = f64::from(u32::try_from(self.report.ended()).unwrap_or(u32::MAX));
-            let rate = count / self.budget.elapsed().as_secs_f64();
-            let left = &self.slots.left;
-            let wanted = wanted(left.ready, rate, self.options.empty_within);
-            if wanted > u64::from(left.at_work) {
-                self.slots.start(self.slots.chain.behind());
-            }
+        let left = &self.slots.left;
+        let finished = self.report.ended().saturating_mul(left.at_work.into());
+        if self.report.goes_on() && left.ready > finished {
+            self.slots.start(self.slots.chain.behind());
         }
         let left = self.limit().saturating_sub(self.budget.elapsed());
         let started = self.slots.started(&mut self.report);

@@ -18,14 +18,13 @@ statements! {
     /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`; `$6` says
     /// where the worker runs.
     TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4, TEXT] =
-        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
+        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position() FROM tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
 
-    /// Keeps a slot for another `$3` seconds, and reports the drain's rate.
-    KEEP_SLOT: "keep_slot" [INT4, UUID, FLOAT8, FLOAT8] =
-        "SELECT to_jsonb(k)::text FROM tidegate.keep_slot($1, $2, $3, $4) AS k";
-
-    /// Reports that the drain looks for events one last time, or that it continues after all.
-    CLOSE_SLOT: "close_slot" [INT4, UUID, BOOL] = "SELECT tidegate.close_slot($1, $2, $3)";
+    /// Keeps a slot for another `$3` seconds. In the lowest one, counts ready events of the kinds `$4`, up to
+    /// `$5`.
+    KEEP_SLOT: "keep_slot" [INT4, UUID, FLOAT8, TEXT_ARRAY, INT8] = "\
+SELECT jsonb_build_object('ours', k.ours, 'ready', coalesce(k.ready, 0), 'at_work', k.at_work)::text
+  FROM tidegate.keep_slot($1, $2, $3, $4, $5) AS k";
 
     /// Whether a producer that has just published should start a drain.
     SHOULD_WAKE: "should_wake" [] = "SELECT tidegate.should_wake()";
@@ -41,7 +40,7 @@ statements! {
     LEFT_TO_DO: "left_to_do" [TEXT_ARRAY, INT8] = "\
 SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_at < 'infinity' THEN
                to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,
-           'at_work', l.at_work, 'unrated', l.unrated, 'rate', l.rate)::text
+           'at_work', l.at_work)::text
   FROM tidegate.left_to_do($1, $2) AS l";
 
     /// The server's current position in the write-ahead log.
@@ -49,7 +48,7 @@ SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_
 }
 
 /// What is left to handle, and which drains are at work.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Left {
     /// Events that a drain could lease now, counted up to the given limit.
     pub ready: u64,
@@ -57,10 +56,6 @@ pub struct Left {
     pub next_due_at: Option<String>,
     /// Drains that have a slot.
     pub at_work: u16,
-    /// How many of them have no known rate yet.
-    pub unrated: u16,
-    /// Events that the drains with a known rate end per second, together.
-    pub rate: f64,
 }
 
 /// A slot that was taken.
@@ -68,7 +63,7 @@ pub struct Left {
 pub struct Slot {
     /// The number of the slot.
     pub number: i32,
-    /// Whether publishers wake drains, so that this one must announce its end.
+    /// Whether publishers wake drains, so that this one looks a last time after it has left the slot.
     pub wakes: bool,
     /// The position in the server's write-ahead log, if the server reports it.
     pub wal: Option<i64>,
@@ -81,9 +76,6 @@ pub enum Taken {
     Slot(Slot),
     /// All slots are taken.
     None,
-    /// All slots are taken, and the drain in one of them has announced that it closes. It may not see events
-    /// that are published after that.
-    Soon,
     /// Another worker was started as the same hop of the chain.
     Repeated,
 }
@@ -93,8 +85,10 @@ pub enum Taken {
 pub struct Kept {
     /// Whether the slot still belongs to its drain.
     pub ours: bool,
-    /// Whether no drain at work has a lower slot.
-    pub first: bool,
+    /// Events that a drain could lease now, as far as they were counted.
+    pub ready: u64,
+    /// Drains at work, if they were counted.
+    pub at_work: Option<u16>,
 }
 
 /// Takes one of the first `most` slots for `timeout`, as a hop of a chain, for a worker and where it runs.
@@ -121,40 +115,28 @@ pub async fn take_slot(
             wakes: row.get(2),
             wal: row.get(3),
         }),
-        (None, false) if row.get(4) => Taken::Soon,
         (None, false) => Taken::None,
     })
 }
 
-/// Renews the slot for `timeout` from now, and stores how many events its drain ends per second.
+/// Renews the slot for `timeout` from now. If its drain has the lowest slot, and unless `most` is 0, counts the
+/// events that a drain of these kinds could lease now, up to `most`, and the drains at work.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn keep_slot(
     client: &impl Queryable,
-    (slot, worker): (i32, Uuid),
+    worker: Uuid,
     timeout: Duration,
-    rate: Option<f64>,
+    (slot, kinds, most): (i32, &[&str], u64),
 ) -> Result<Kept> {
-    let seconds = timeout.as_secs_f64();
-    let values: [&(dyn ToSql + Sync); 4] = [&slot, &worker, &seconds, &rate];
+    let (seconds, most) = (
+        timeout.as_secs_f64(),
+        i64::try_from(most).unwrap_or(i64::MAX),
+    );
+    let values: [&(dyn ToSql + Sync); 5] = [&slot, &worker, &seconds, &kinds, &most];
     let kept = document(client, &KEEP_SLOT, &values).await?;
     Ok(kept.unwrap_or_default())
-}
-
-/// Announces that the drain looks for events one last time before it ends, or that it goes on after all.
-/// Returns false if that could not be stored.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn close_slot(
-    client: &impl Queryable,
-    (slot, worker): (i32, Uuid),
-    closing: bool,
-) -> Result<bool> {
-    let values: [&(dyn ToSql + Sync); 3] = [&slot, &worker, &closing];
-    let closing = first(client, &CLOSE_SLOT, &values).await?;
-    Ok(closing.unwrap_or_default())
 }
 
 /// Whether a producer should start a drain after its publish is committed: no drain at work will look again,
