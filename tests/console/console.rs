@@ -382,22 +382,23 @@ const REFUSED: &str = "
     requeue?id=1001 => 422 reason: must be given
     requeue?id=1001&reason=  => 422 reason
     retire?kind=order_placed&reason=r => 422 kind: must be one that this program does not handle
-    policy?kind=invoice_sent&attempts=0&reason=r => 422 max_attempts
     reschedule?id=1020&reason=r => 422 now: must be
     service?name=bank&reason=r => 422 one of them must be true, or a limit given
     schedule?name=hourly&kind=order_placed&every=1h&payload={&reason=r => 422 payload
     explode?reason=r => 404 does not exist
 ";
 
-/// A field that a page leaves out cannot be seen or changed there.
 #[tokio::test]
-async fn the_page_of_a_kind_has_every_field_of_its_policy() {
+async fn the_page_of_a_kind_has_the_policy_that_its_program_declares() {
     let site = Site::acting().await;
     let page = site.page("/kinds/invoice_sent").await;
-    for field in ["attempts", "concurrency", "batch_within", "give_up_after"] {
-        contains(&page, &format!("name=\"{field}\""));
-        contains(&page, &format!("name=\"reset\" value=\"{field}\""));
+    for (setting, value) in [("Concurrency", "4"), ("Backoff", "2.0 s")] {
+        contains(&page, &format!("{setting}</th><td class=\"n\">{value}"));
     }
+    contains(
+        &site.page("/kinds/order_placed").await,
+        "The defaults apply.",
+    );
 }
 
 #[tokio::test]
@@ -923,7 +924,7 @@ async fn payloads_are_searched_as_far_as_is_said_by_those_who_may_read_them() {
 async fn every_verb_that_the_audit_names_a_person_for_has_a_page_and_no_other() {
     let site = Site::acting().await;
     let index = site.page("/actions").await;
-    for verb in ["cancel", "note", "policy", "schedule"] {
+    for verb in ["cancel", "note", "schedule"] {
         assert!(index.contains(&format!("/actions/{verb}\"")), "{verb}");
         site.page(&format!("/actions/{verb}")).await;
     }

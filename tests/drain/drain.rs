@@ -13,7 +13,7 @@ use test_support::{self as support, Proxy, column, counted, execute, wait_for_a_
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, NewEvent,
-    StopReason, Verdicts, queue,
+    Policy, StopReason, Verdicts, queue,
 };
 use tokio::sync::{Notify, watch};
 
@@ -238,8 +238,7 @@ async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
     }
 }
 
-/// What no kind has, an operator cannot set by mistake: the number of attempts is one for all, or an event's
-/// own.
+/// The number of attempts is one for all kinds, unless a kind declares its own.
 #[tokio::test]
 async fn b7_the_limit_of_attempts_is_that_of_all_kinds_unless_a_policy_gives_one_its_own() {
     let (db, client) = probe().await;
@@ -262,8 +261,10 @@ async fn b7_the_limit_of_attempts_is_that_of_all_kinds_unless_a_policy_gives_one
         let runs = calls.iter().filter(|call| call.handler == handler);
         assert_eq!(runs.count(), 2, "{handler}");
     }
-    let set = "SELECT tidegate.set_policy('note', '{\"max_attempts\": 7}', 'it is flaky')";
-    client.batch_execute(set).await.unwrap();
+    let flaky = [("note", Policy::default().attempts(7))];
+    queue::declare_policies(&client, &["note"], &flaky)
+        .await
+        .unwrap();
     let note = NewEvent::of(&Probe::Note(())).unwrap();
     let published = queue::publish_batch(&client, &[act("x"), note]).await;
     let limits = "SELECT max_attempts::bigint FROM tidegate.event_queue WHERE id = $1";

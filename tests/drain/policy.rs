@@ -1,13 +1,11 @@
-//! How events of a kind are handled, as their program declares and as operators say instead.
+//! How events of a kind are handled, as their program declares.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use test_support::cli::{Cli, Ran};
 use test_support::probe::{Probe, ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
-use test_support::{TestDb, column, contains, rows, words};
+use test_support::{TestDb, column, contains};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy, queue};
@@ -16,21 +14,6 @@ async fn declare(db: &TestDb, policies: &[(&str, Policy)]) -> Result<(), tidegat
     let database = db.database();
     let migrate = Migrate::new(&database, Probe::KINDS).policies(policies);
     migrate.run().await.map(drop)
-}
-
-async fn say(db: &TestDb, arguments: &[&str]) -> Ran {
-    let whole = [
-        &["policy", "act"][..],
-        arguments,
-        &["--reason", "tried out"],
-    ]
-    .concat();
-    Cli::on(db).run(&whole).await
-}
-
-async fn told(db: &TestDb) -> Value {
-    let told = Cli::on(db).json(&["policy", "act"]).await;
-    told["policy"].clone()
 }
 
 async fn attempts(client: &Client) -> Vec<i32> {
@@ -59,56 +42,30 @@ async fn a_declared_limit_of_attempts_is_that_of_every_publish_of_its_kind_and_o
 }
 
 #[tokio::test]
-async fn an_operator_says_otherwise_field_by_field_and_a_migration_keeps_it() {
-    let (db, client) = probe().await;
-    let declared = Policy::default()
-        .attempts(2)
-        .handler_timeout(Duration::from_secs(7));
-    declare(&db, &[("act", declared)]).await.unwrap();
-    assert_eq!(say(&db, &["--attempts", "4"]).await.code, Some(0));
-    let both = json!({"max_attempts": 4, "handler_timeout_ms": 7000});
-    assert_eq!(told(&db).await, both);
-    declare(&db, &[("act", declared)]).await.unwrap();
-    assert_eq!(told(&db).await, both);
-    queue::publish(&client, &act("a")).await.unwrap();
-    assert_eq!(attempts(&client).await, [4]);
-    let shown = Cli::on(&db).run(&["policy", "act"]).await;
-    let all = "max_attempts 'an operator' handler_timeout 7s 'the program'";
-    for line in words(all) {
-        assert!(shown.stdout.contains(line), "{shown:?}");
-    }
-    assert_eq!(say(&db, &["--reset", "attempts"]).await.code, Some(0));
-    assert_eq!(told(&db).await["max_attempts"], 2);
-    let audited = "SELECT count(*) FROM tidegate.audit WHERE action = 'policy' AND filter->>'kind' = 'act' AND reason = 'tried out' AND count = 1";
-    assert_eq!(number(&client, audited).await, 2);
-}
-
-#[tokio::test]
 async fn what_is_no_policy_is_refused_by_the_field_and_changes_nothing() {
     let (db, client) = probe().await;
-    for (arguments, field) in rows(
-        "--attempts 0 => --attempts: must be a whole number of 1 to 1000, got 0
-         --handler-timeout 16m => --handler-timeout: must be a whole number of 1 to 900000
-         --backoff 25h => --backoff: must be
-         --backoff-max 0s => --backoff-max: must be
-         --concurrency 10001 => --concurrency: must be
-         --reset speed => --reset: must be of attempts",
-    ) {
-        say(&db, &words(arguments)).await.failed(2, &[field]);
+    let (usual, day) = (Policy::default(), Duration::from_hours(24));
+    for (policy, field) in [
+        (
+            usual.attempts(0),
+            "max_attempts: must be a whole number of 1 to 1000, got 0",
+        ),
+        (
+            usual.handler_timeout(day),
+            "handler_timeout_ms: must be a whole number of 1 to 900000",
+        ),
+        (usual.backoff(day * 2, day), "backoff_ms: must be"),
+        (
+            usual.backoff(day, Duration::ZERO),
+            "backoff_max_ms: must be",
+        ),
+        (usual.concurrency(10_001), "concurrency: must be"),
+    ] {
+        let refused = declare(&db, &[("act", policy)]).await.unwrap_err();
+        contains(&refused.to_string(), &format!("policy of act: {field}"));
     }
-    let no_reason = Cli::on(&db)
-        .run(&["policy", "act", "--attempts", "3"])
-        .await;
-    no_reason.failed(2, &["--reason: must be given"]);
-    let unknown = Cli::on(&db).run(&["policy", "deed"]).await;
-    unknown.failed(2, &["'deed' is not registered"]);
-    let other = declare(&db, &[("deed", Policy::default().attempts(3))]).await;
-    assert!(other.unwrap_err().to_string().contains("\"deed\""));
-    let declared = declare(&db, &[("act", Policy::default().attempts(0))]).await;
-    contains(
-        &declared.unwrap_err().to_string(),
-        "policy of act: max_attempts",
-    );
+    let other = declare(&db, &[("deed", usual.attempts(3))]).await;
+    contains(&other.unwrap_err().to_string(), "\"deed\"");
     for wrong in [
         "[]",
         "{\"speed\": 1}",
@@ -116,7 +73,7 @@ async fn what_is_no_policy_is_refused_by_the_field_and_changes_nothing() {
         "{\"max_attempts\": 1.5}",
         "{\"max_attempts\": 1001}",
     ] {
-        let by_hand = format!("UPDATE tidegate.event_kind SET overridden = '{wrong}'");
+        let by_hand = format!("UPDATE tidegate.event_kind SET policy = '{wrong}'");
         client.batch_execute(&by_hand).await.unwrap_err();
     }
     let changed = "SELECT count(*) FROM tidegate.event_kind WHERE policy <> '{}'";
@@ -196,6 +153,11 @@ async fn so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_f
         .await
         .unwrap();
     assert_eq!(number(&client, limits).await, 1);
+    // An operator limits it as any service.
+    let lower = "SELECT tidegate.limit_service('kind:act', 1, NULL, 'it is slow')";
+    client.batch_execute(lower).await.unwrap();
+    let lowered = "SELECT count(*) FROM tidegate.service WHERE max_running = 1 AND kinds = '{act}'";
+    assert_eq!(number(&client, lowered).await, 1);
     let retire = "SELECT tidegate.retire('act', 'nobody handles it')";
     client.batch_execute(retire).await.unwrap();
     assert_eq!(number(&client, limits).await, 0);

@@ -15,7 +15,7 @@ use test_support::{TestDb, contains, database_for, has, opened_for};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
-    NewEvent, ServiceState, StopReason, queue,
+    NewEvent, Policy, ServiceState, StopReason, queue,
 };
 
 tidegate::events! {
@@ -587,17 +587,19 @@ async fn e15_what_has_waited_for_a_service_for_a_week_ends_and_nothing_else_does
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_says_how_long_a_kind_waits_and_what_is_paused_waits_on() {
+async fn a_kind_waits_as_long_as_its_policy_says_and_what_is_paused_waits_on() {
     let db = database_for::<Mailing>().await;
     let client = db.client().await;
     let (cli, post) = (Cli::on(&db), Post::down());
     publish(&client, (0..10).map(|n| letter(&n.to_string()))).await;
     drain(&db, &post).await;
-    let limit = ["--give-up-after", "1h", "--reason", "by then it is late"];
-    let policy = cli
-        .json(&[&["policy", "letter"][..], &limit].concat())
-        .await;
-    assert_eq!(policy["policy"]["give_up_after_ms"], 3_600_000);
+    let late = [(
+        "letter",
+        Policy::default().give_up_after(Duration::from_hours(1)),
+    )];
+    queue::declare_policies(&client, &["letter"], &late)
+        .await
+        .unwrap();
     has_waited(&client, "2 hours").await;
     let why = ["--reason", "we wait"];
     cli.json(&[&["pause", "letter"][..], &why].concat()).await;

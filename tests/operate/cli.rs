@@ -304,18 +304,24 @@ async fn an_error_names_the_flag_or_the_argument_of_the_verb() {
             "--id, --since: one of them must be given",
         ),
         (
-            &["policy", VIEWED, "--attempts", "0", "--reason", "x"],
-            "--attempts: must be",
-        ),
-        (
-            &["policy", VIEWED, "--handler-timeout", "0s", "--reason", "x"],
-            "--handler-timeout: must be",
+            &["retire", "unheard_of", "--reason", ""],
+            "--reason: must be a text",
         ),
         (
             &["unblock", &long, "--retry", "--reason", "x"],
             "<GROUP>: must have 1 to 200",
         ),
-        (&["policy", "unheard_of"], "<KIND>: "),
+        (
+            &[
+                "retention",
+                "unheard_of",
+                "--completed",
+                "1d",
+                "--reason",
+                "x",
+            ],
+            "<KIND>: ",
+        ),
     ] {
         let ran = cli.run(line).await;
         ran.failed(2, &[&format!("tidegate: {says}")]);

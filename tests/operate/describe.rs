@@ -114,8 +114,6 @@ const COMMANDS: &str = r#"
     service carrier --pause --reason why
     service carrier --limit 3 --per-second 2 --reason why
     services
-    policy grant_letter_viewed
-    policy grant_letter_viewed --handler-timeout 5s --reason why
     retire left --reason why
     schedule nightly --kind grant_letter_viewed --every 1h --start-within 10m --reason why
     schedule nightly --run --reason why

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::cli::Cli;
+use test_support::TestDb;
 use test_support::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
-use test_support::{TestDb, contains, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{
@@ -229,25 +228,6 @@ async fn a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has
     assert_eq!(sizes(&calls), [1; 50]);
     let calls = calls.lock().unwrap();
     assert!(calls.iter().flatten().is_sorted_by_key(|(id, _)| *id));
-}
-
-#[tokio::test]
-async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares_it() {
-    let (db, client) = probe().await;
-    let say = words("policy act --batch 10 --batch-within 1m --reason r");
-    let refused = Cli::on(&db).run(&say).await;
-    assert_ne!(refused.code, Some(0));
-    contains(&refused.stderr, "batch: must not be given for");
-    declare(&db, Policy::default().batch(100, UNTIL_FULL)).await;
-    assert_eq!(Cli::on(&db).run(&say).await.code, Some(0));
-    publish(&client, (0..50).map(|n| n.to_string())).await;
-    let (app, calls) = sharing(well);
-    drain(&db, &app, &DrainOptions::default()).await;
-    assert_eq!(sizes(&calls), [10; 5]);
-    // No batch is left of what is declared no more.
-    declare(&db, Policy::default()).await;
-    let left = "SELECT count(*) FROM tidegate.event_kind WHERE policy <> '{}'";
-    assert_eq!(number(&client, left).await, 0);
 }
 
 #[tokio::test]

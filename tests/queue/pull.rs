@@ -12,7 +12,7 @@ use test_support::probe::{
 };
 use test_support::{self as support, TestDb, begins, contains, words};
 use tidegate::connect::Client;
-use tidegate::{Error, Fault, JobStatus, PollRequest, PolledEvent, RetryPolicy, queue};
+use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy, queue};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -232,7 +232,7 @@ async fn a_retry_waits_as_long_as_a_drain_would_have_it_wait() {
     };
     for policy in [RetryPolicy::default(), own] {
         if policy == own {
-            let sql = r#"UPDATE tidegate.event_kind SET declared = '{"backoff_ms": 3000, "backoff_max_ms": 120000}'"#;
+            let sql = r#"UPDATE tidegate.event_kind SET policy = '{"backoff_ms": 3000, "backoff_max_ms": 120000}'"#;
             client.batch_execute(sql).await.unwrap();
         }
         for attempt in [1_i32, 2, 3, 7, 11, 40, 1000] {
@@ -411,8 +411,10 @@ async fn the_doctor_names_limits_that_a_program_which_polls_does_not_keep() {
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 1).await;
-    let limit = "SELECT tidegate.set_policy('act', '{\"concurrency\": 2}', 'two at once')";
-    client.batch_execute(limit).await.unwrap();
+    let limit = [("act", Policy::default().concurrency(2))];
+    queue::declare_policies(&client, &["act"], &limit)
+        .await
+        .unwrap();
     let told = async || Cli::on(&db).run(&["doctor"]).await.stdout;
     let warning = "programs poll for kinds with limits, which only drains keep: act";
     assert!(!told().await.contains(warning));

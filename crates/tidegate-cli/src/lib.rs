@@ -165,15 +165,10 @@ fn with_flags(error: &str, verb: &clap::Command) -> String {
     let Some((fields, why)) = error.split_once(": ") else {
         return error.to_owned();
     };
-    let argument = |id: &str| verb.get_arguments().find(|arg| arg.get_id() == id);
     let named = fields.split(", ").map(|field| {
-        // In the database, some have another name, and times a unit.
-        let other = match field {
-            "group_key" => "group",
-            "max_attempts" => "attempts",
-            _ => field.trim_end_matches("_ms"),
-        };
-        let argument = argument(field).or_else(|| argument(other))?;
+        // The database calls it otherwise.
+        let id = if field == "group_key" { "group" } else { field };
+        let argument = verb.get_arguments().find(|arg| arg.get_id() == id)?;
         Some(match (argument.get_long(), argument.get_value_names()) {
             (Some(flag), _) => format!("--{flag}"),
             (None, Some([value, ..])) => format!("<{value}>"),

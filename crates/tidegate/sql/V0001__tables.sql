@@ -59,11 +59,8 @@ CREATE TABLE tidegate.event_kind (
     retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
     paused              boolean     NOT NULL DEFAULT false,
     registered_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- How its events are handled where the defaults do not apply. The program declares it, and operators can
-    -- override it with set_policy().
-    declared            jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(declared) IS NULL),
-    overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
-    policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
+    -- How its events are handled where the defaults do not apply.
+    policy              jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(policy) IS NULL)
 );
 COMMENT ON TABLE tidegate.event_kind IS
     'The kinds of events that may be published, one row per kind. `tidegate migrate` registers the kinds that the program '
@@ -76,13 +73,9 @@ COMMENT ON COLUMN tidegate.event_kind.retention_failed IS
 COMMENT ON COLUMN tidegate.event_kind.paused IS
     'True: drains do not lease events of this kind, but they can still be published. Set by pause() and resume().';
 COMMENT ON COLUMN tidegate.event_kind.registered_at IS 'When the kind was registered.';
-COMMENT ON COLUMN tidegate.event_kind.declared IS
-    'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, '
-    'backoff_ms, backoff_max_ms, concurrency, batch, batch_within_ms and give_up_after_ms.';
-COMMENT ON COLUMN tidegate.event_kind.overridden IS
-    'The fields of the policy that an operator has set with set_policy(). They override declared.';
 COMMENT ON COLUMN tidegate.event_kind.policy IS
-    'The policy in effect: the fields of declared, overridden by those of overridden.';
+    'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, '
+    'backoff_ms, backoff_max_ms, concurrency, batch, batch_within_ms and give_up_after_ms. Set by `tidegate migrate`.';
 
 -- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the
 -- group's key selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.

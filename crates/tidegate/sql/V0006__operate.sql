@@ -524,7 +524,7 @@ BEGIN
     PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', kind,
                                    CASE WHEN live = most THEN most || ' or more' ELSE live::text END)) WHERE live > 0;
     -- If a program registers the kind again, no old limit applies.
-    PERFORM tidegate.limit_kind(kind);
+    UPDATE tidegate.service AS s SET max_running = NULL WHERE s.service = 'kind:' || retire.kind AND s.max_running IS NOT NULL;
     PERFORM tidegate.record_change('retire', actor, jsonb_build_object('kind', kind), 1, reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', kind);
 END $$;

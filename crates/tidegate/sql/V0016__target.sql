@@ -31,7 +31,7 @@ CREATE FUNCTION tidegate.targets() RETURNS jsonb
         'targets', (SELECT coalesce(jsonb_object_agg(t.target, jsonb_strip_nulls(jsonb_build_object(
                                'address', t.address, 'limit', t.max_running, 'per_second', t.per_second))), '{}')
                       FROM tidegate.target AS t),
-        'kinds', (SELECT coalesce(jsonb_object_agg(k.kind, jsonb_build_object('targets', k.targets, 'policy', k.declared)), '{}')
+        'kinds', (SELECT coalesce(jsonb_object_agg(k.kind, jsonb_build_object('targets', k.targets, 'policy', k.policy)), '{}')
                     FROM tidegate.event_kind AS k WHERE k.targets IS NOT NULL));
 COMMENT ON FUNCTION tidegate.targets IS
     'The targets of tidegate-relay and the kinds of events that go to them, as they were declared: {"targets": {name: '

@@ -1,5 +1,5 @@
-//! Owns how events of a kind are handled where the defaults do not apply: what the program declares, and what
-//! an operator sets instead. The database stores both and decides which of them applies.
+//! Owns how events of a kind are handled where the defaults do not apply. The program declares it, and the
+//! database stores it for publishers, for drains and for programs that poll.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::lease::LeasedEvent;
 use crate::outcome::RetryPolicy;
 
 /// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it
-/// with `Program::policy`; operators change it with `tidegate policy`.
+/// with `Program::policy`; `migrate` stores it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,8 +70,7 @@ impl Policy {
 
     /// Lets up to this many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch). The first of
     /// them waits no longer than `within`, at most 1 min, for the others. Together they take one place among
-    /// the handlers that run at once, so declare it only for a kind whose handlers share a call. Operators
-    /// can change it only where it is declared.
+    /// the handlers that run at once, so declare it only for a kind whose handlers share a call.
     pub fn batch(mut self, events: u16, within: Duration) -> Self {
         self.batch = Some(events);
         self.batch_within_ms = Some(millis(within));

@@ -2,8 +2,7 @@
 
 use axum::extract::Path;
 use maud::{Markup, html};
-use serde_json::{Map, Value};
-use tidegate::admin::POLICY_FIELDS;
+use serde_json::Value;
 use tidegate::admin::views::Kind;
 use tidegate_cli::quoted;
 
@@ -14,7 +13,7 @@ use crate::chart;
 use crate::desk::Desk;
 use crate::form::Params;
 use crate::html::{empty, field, millis, number, short, table, time_of};
-use crate::offer::{fields, form, offer};
+use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
@@ -57,10 +56,10 @@ pub(super) async fn one(desk: Desk, Path(name): Path<String>, Params(request): P
         (spans(&base.of("/kinds", &name), span))
         @if has_figures { (figures(base, "Figures", std::iter::once(&*name), None, &ended, &[])) }
         div.charts { (chart::ended(span, &steps)) (chart::failures(span, &steps)) }
-        @if let Some(kind) = &kind { (policy(&desk, kind)) (kept(&desk, kind)) }
+        @if let Some(kind) = &kind { (policy(kind)) (kept(&desk, kind)) }
         p { a href=(base.to("/events").with("kind", &name)) { "Its events" } " · " a href=(base.to("/dead").with("kind", &name)) { "Its dead letters" } }
     };
-    let command = format!("tidegate policy {}", quoted(&name));
+    let command = format!("tidegate list --kind {}", quoted(&name));
     Page::new("/kinds", format!("Kind {name}"), command, body)
         .renewing("")
         .answer(&desk)
@@ -76,27 +75,17 @@ fn actions(desk: &Desk, kind: &Kind) -> Markup {
     }
 }
 
-fn policy(desk: &Desk, kind: &Kind) -> Markup {
-    let shown = |fields: &Map<String, Value>, stored: &str| match fields
-        .get(stored)
-        .and_then(Value::as_u64)
-    {
-        None => "default".to_owned(),
-        Some(value) if stored.ends_with("_ms") => millis(value),
-        Some(value) => number(value),
+/// What the program declares of how events of the kind are handled.
+fn policy(kind: &Kind) -> Markup {
+    let shown = |field: &str, value: &Value| match value.as_u64().unwrap_or_default() {
+        time if field.ends_with("_ms") => millis(time),
+        other => number(other),
     };
-    let table = table! { "Policy"; (name, stored) in POLICY_FIELDS;
-        th "Setting" { (title(name)) }
-        n "In effect" { (shown(&kind.policy, stored)) }
-        n "Declared by the program" { (shown(&kind.declared, stored)) }
-        n "Set by operators" { @if kind.overridden.contains_key(stored) { (shown(&kind.overridden, stored)) } @else { "–" } }
+    let table = table! { "Policy"; (field, value) in &kind.policy;
+        th "Setting" { (title(field.trim_end_matches("_ms"))) }
+        n "Declared by the program" { (shown(field, value)) }
     };
-    let of: &[(&str, &str)] = &[("kind", &kind.kind)];
-    let fields = html! {
-        (fields("policy", &POLICY_FIELDS.map(|(name, _)| name)))
-        @for (name, _) in POLICY_FIELDS { label.tick { input type="checkbox" name="reset" value=(name); span { "reset " (title(name)) } } }
-    };
-    html! { section { h2 { "Policy" } (table) div.actions { (form(desk, "policy", "Change the policy", of, &fields)) } } }
+    html! { section { h2 { "Policy" } @if kind.policy.is_empty() { (empty("The defaults apply.")) } @else { (table) } } }
 }
 
 /// The retention of a kind, with a form to change it.

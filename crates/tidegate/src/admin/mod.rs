@@ -154,7 +154,6 @@ macro_rules! each_verb {
             services: Services(ServicesRequest);
             service: Service(ServiceRequest);
             retire: Retire(RetireRequest);
-            policy: Policy(PolicyRequest);
             unblock: Unblock(UnblockRequest);
             note: Note(NoteRequest);
             forget: Forget(ForgetRequest);

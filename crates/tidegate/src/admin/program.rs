@@ -179,8 +179,7 @@ impl Program {
         self
     }
 
-    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each
-    /// field with `tidegate policy`.
+    /// Sets how events of this kind are handled. `migrate` stores the policy.
     pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
         self.policies.retain(|(known, _)| *known != kind);
         self.policies.push((kind, policy));

@@ -234,10 +234,6 @@ pub struct Kind {
     /// The retention of other events.
     pub retention_failed: String,
     /// The policy that its program declares.
-    pub declared: Map<String, Value>,
-    /// The fields that operators have set.
-    pub overridden: Map<String, Value>,
-    /// The policy in effect.
     pub policy: Map<String, Value>,
 }
 
