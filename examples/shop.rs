@@ -1,4 +1,5 @@
-//! A whole program in one file: two kinds of events, their handlers, and a command line with every verb.
+//! A whole program in one file: two kinds of events, their handlers, an event that comes each month, and a
+//! command line with every verb.
 //!
 //! ```sh
 //! export DATABASE_URL=postgres://…       # an empty database; `make db` serves one
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Program};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Program, Schedule};
 
 /// A customer has placed an order.
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +57,11 @@ impl Dispatch for Shop {
                 Done::with(&json!({"order": order.order_id, "parcel": order.parcel}))
             }),
         }
+    }
+
+    fn schedules(&self) -> Vec<Schedule<ShopEvent>> {
+        let coffee = ShopEvent::OrderPlaced(OrderPlaced { order_id: 1 });
+        vec![Schedule::cron("standing-order", "0 6 1 * *", coffee)]
     }
 }
 

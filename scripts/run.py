@@ -90,7 +90,7 @@ def invoke_all():
             wrong += watch.invoke(file)
             if file.name == "migrate.json":
                 local.step("Something to drain", [programs / SAMPLES, "forms"], environment)
-                local.step("Another program's kinds", [programs / "examples" / "shop", "migrate", "--share"], environment)
+                local.step("Another program's kinds and schedule", [programs / "examples" / "shop", "migrate", "--share"], environment)
     return local.verdict(wrong, "every invocation was answered with its report")
 
 

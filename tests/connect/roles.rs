@@ -197,8 +197,7 @@ const BY_HAND: &[&str] = &[
     "UPDATE tidegate.schedule SET next_at = 'infinity'",
     "DELETE FROM tidegate.schedule",
     "SELECT tidegate.fire_schedules('[]')",
-    "SELECT tidegate.put_schedule(NULL, 's', 'case_opened', NULL, '@daily', NULL, 'UTC', NULL, NULL, 'last', 'r', NULL)",
-    "SELECT tidegate.set_schedule('s', 'case_opened', cron => '@daily', reason => 'r')",
+    "SELECT tidegate.put_schedule('p', 's', 'case_opened', NULL, '@daily', NULL, 'UTC', NULL, NULL, 'last')",
     "DELETE FROM tidegate.lease",
     "TRUNCATE tidegate.lease",
     "SELECT tidegate.sweep(NULL, '{}')",
@@ -537,7 +536,8 @@ fn operators_actions() -> String {
 async fn the_operators_login_is_enough_for_every_action_of_the_operators_function() {
     let world = World::new().await;
     let told = "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-0\"}');
-                INSERT INTO tidegate.event_kind (kind) VALUES ('order_shipped')";
+                INSERT INTO tidegate.event_kind (kind) VALUES ('order_placed'), ('order_shipped');
+                INSERT INTO tidegate.schedule (keeper, name, kind, cron) VALUES ('shop', 'standing-order', 'order_placed', '0 6 1 * *')";
     world.owner.batch_execute(told).await.unwrap();
     let actions = operators_actions();
     let url = as_user(&world.db.url, &world.login(Operate));

@@ -384,7 +384,8 @@ const REFUSED: &str = "
     retire?kind=order_placed&reason=r => 422 kind: must be one that this program does not handle
     reschedule?id=1020&reason=r => 422 now: must be
     service?name=bank&reason=r => 422 one of them must be true, or a limit given
-    schedule?name=hourly&kind=order_placed&every=1h&payload={&reason=r => 422 payload
+    schedule?name=nightly-stock&reason=r => 422 pause, resume, run: one of them must be true
+    schedule?name=hourly&do=run&reason=r => 422 name: must be the name of a schedule
     explode?reason=r => 404 does not exist
 ";
 
@@ -838,13 +839,7 @@ async fn one_field_leads_to_an_event_a_kind_or_a_correlation_id() {
 #[tokio::test]
 async fn where_a_kind_is_typed_the_registered_ones_are_suggested() {
     let site = Site::acting().await;
-    for path in [
-        "/events",
-        "/dead",
-        "/schedules",
-        "/actions/replay",
-        "/actions/pause",
-    ] {
+    for path in ["/events", "/dead", "/actions/replay", "/actions/pause"] {
         let page = site.page(path).await;
         contains(&page, "list=\"kinds\"");
         contains(&page, "<datalist id=\"kinds\">");

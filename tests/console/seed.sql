@@ -77,8 +77,9 @@ SELECT gen_random_uuid(), now() - make_interval(mins => n, secs => 4), now() - m
        json_build_object('elapsed_ms', 3100 + n * 57, 'completed', 180 + n * 13, 'completed_with_errors', n % 3, 'failed', n % 2, 'retried', n % 5,
            'cost', json_build_object('database_ms', 700 + n * 11, 'server_wal_bytes', 640000 + n * 9000, 'gb_seconds', 0.8 + n * 0.02))
   FROM generate_series(1, 30) AS n;
-SELECT tidegate.set_schedule('nightly-stock', 'stock_counted', '{"scope": "all"}', cron => '30 2 * * *', time_zone => 'Europe/Kyiv', reason => 'the warehouse asks for it', actor => 'ada');
-SELECT tidegate.set_schedule('every-quarter', 'newsletter', every => interval '15 min', reason => 'a try', actor => 'ada');
+INSERT INTO tidegate.schedule (keeper, name, kind, payload, cron, every, time_zone)
+VALUES ('warehouse', 'nightly-stock', 'stock_counted', '{"scope": "all"}', '30 2 * * *', NULL, 'Europe/Kyiv'),
+       ('warehouse', 'every-quarter', 'newsletter', NULL, NULL, '15 min', 'UTC');
 SELECT tidegate.pause_schedule('every-quarter', 'the list is being cleaned', 'grace');
 
 -- What somebody hostile would publish.

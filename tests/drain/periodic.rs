@@ -6,33 +6,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use serde_json::value::RawValue;
 use test_support::cli::Cli;
 use test_support::probe::{
     Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
 };
-use test_support::seal::{OLD, keys};
+use test_support::seal::{NEW, OLD, keys};
 use test_support::{
-    self as support, TestDb, begins, column, contains, counted, execute, has, rows, wait_until,
-    words,
+    self as support, TestDb, begins, column, contains, counted, execute, has, wait_until, words,
 };
-use tidegate::admin::{
-    Audit, DoctorRequest, ForgetRequest, MigrateRequest, SchedulesRequest, Whom,
-};
+use tidegate::admin::{DoctorRequest, MigrateRequest, SchedulesRequest};
 use tidegate::connect::Client;
 use tidegate::program::Service;
-use tidegate::queue::{due_schedules, fire_schedules};
+use tidegate::queue::{drop_schedule, due_schedules, fire_schedules, put_schedule};
 use tidegate::schedule::plan;
+use tidegate::seal::PayloadKeys;
 use tidegate::{
     CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Program, Schedule, queue,
 };
 use tokio::sync::Notify;
 
-/// A schedule of operators', made by SQL: `definition` are further arguments.
-async fn set(client: &Client, name: &str, definition: &str) {
-    let sql = format!(
-        "SELECT tidegate.set_schedule('{name}', 'act', '{{\"name\": \"{name}\"}}', {definition}, reason => 'a test')"
-    );
-    client.batch_execute(&sql).await.unwrap();
+/// What a schedule of this name publishes.
+fn named(name: &str) -> Probe {
+    Probe::Act(Act {
+        name: name.to_owned(),
+    })
+}
+
+fn cron(name: &str, expression: &str) -> Schedule<Probe> {
+    Schedule::cron(name, expression, named(name))
+}
+
+fn hourly(name: &str) -> Schedule<Probe> {
+    Schedule::every(name, Duration::from_hours(1), named(name))
+}
+
+/// Stores a schedule as a migration of another program does.
+async fn set(client: &Client, schedule: Schedule<Probe>) {
+    let declared = schedule.declared().unwrap();
+    put_schedule(client, "other", &declared).await.unwrap();
 }
 
 /// Has it be due for the first time after this.
@@ -67,7 +79,7 @@ const HOUR_AGO: &str = "clock_timestamp() - interval '1 hour'";
 async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
     let (db, client) = probe().await;
     for n in 0..20 {
-        set(&client, &format!("s{n}"), "every => '1 hour'").await;
+        set(&client, hourly(&format!("s{n}"))).await;
     }
     let past = format!("UPDATE tidegate.schedule SET since = {HOUR_AGO}");
     client.batch_execute(&past).await.unwrap();
@@ -98,7 +110,7 @@ async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
 #[tokio::test]
 async fn a_slot_whose_event_has_ended_is_not_published_again() {
     let (db, client) = probe().await;
-    set(&client, "hourly", "every => '1 hour'").await;
+    set(&client, hourly("hourly")).await;
     since(&client, "hourly", HOUR_AGO).await;
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
@@ -114,7 +126,7 @@ async fn a_slot_whose_event_has_ended_is_not_published_again() {
 #[tokio::test]
 async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one() {
     let (_db, [client, mut killed]) = probe_sessions().await;
-    set(&client, "hourly", "every => '1 hour'").await;
+    set(&client, hourly("hourly")).await;
     since(&client, "hourly", HOUR_AGO).await;
     let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
         .await
@@ -134,19 +146,21 @@ async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one()
 #[tokio::test]
 async fn what_was_found_of_an_earlier_definition_is_not_fired() {
     let (_db, client) = probe().await;
-    for change in [
-        "SELECT tidegate.set_schedule('x', 'note', every => '1 day', reason => 'r')",
-        "SELECT tidegate.pause_schedule('x', 'r')",
-        "SELECT tidegate.pause_schedule('x', 'r'), tidegate.resume_schedule('x', 'r')",
-        "SELECT tidegate.remove_schedule('x', 'r')",
-    ] {
-        set(&client, "x", "every => '1 hour'").await;
+    for change in ["declared", "paused", "resumed", "dropped"] {
+        set(&client, hourly("x")).await;
         execute(&client, "SELECT tidegate.resume_schedule('x', 'r')").await;
         since(&client, "x", HOUR_AGO).await;
         let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
             .await
             .unwrap();
-        client.batch_execute(change).await.unwrap();
+        match change {
+            "declared" => set(&client, cron("x", "@daily")).await,
+            "dropped" => drop_schedule(&client, "other", "x").await.unwrap(),
+            _ => execute(&client, "SELECT tidegate.pause_schedule('x', 'r')").await,
+        }
+        if change == "resumed" {
+            execute(&client, "SELECT tidegate.resume_schedule('x', 'r')").await;
+        }
         let fired = fire_schedules(&client, &[plan(&due[0], 10)]).await.unwrap();
         assert_eq!((fired.len(), live(&client).await), (0, 0), "{change}");
     }
@@ -164,11 +178,12 @@ async fn a_daily_schedule_has_one_event_a_day_over_both_changes_of_the_clock() {
         ("Australia/Lord_Howe", 2),
     ];
     for (at, (zone, hour)) in zones.iter().enumerate() {
-        let definition =
-            format!("cron => '10 {hour} * * *', time_zone => '{zone}', catch_up => 'all'");
-        set(&client, &format!("gap{at}"), &definition).await;
-        let definition = format!("cron => '45 1 * * *', time_zone => '{zone}', catch_up => 'all'");
-        set(&client, &format!("fold{at}"), &definition).await;
+        let gap = cron(&format!("gap{at}"), &format!("10 {hour} * * *"));
+        let fold = cron(&format!("fold{at}"), "45 1 * * *");
+        for schedule in [gap, fold] {
+            let schedule = schedule.time_zone(*zone).catch_up(CatchUp::All);
+            set(&client, schedule).await;
+        }
     }
     for (from, days) in [("2026-03-05 12:00Z", 40), ("2026-09-30 12:00Z", 40)] {
         let reset = format!(
@@ -199,31 +214,27 @@ async fn fire_at(client: &Client, now: f64) -> u64 {
 async fn a_weeks_outage_is_made_up_for_as_the_schedule_says() {
     let (_db, client) = probe().await;
     let now = epoch(&client, "2026-06-08 12:00:30Z").await;
-    for (policy, expected) in [
-        ("none", vec![]),
+    for (catch_up, expected) in [
+        (CatchUp::None, vec![]),
         (
-            "last",
+            CatchUp::Last,
             vec!["schedule:last@2026-06-08T06:00:00Z".to_owned()],
         ),
         (
-            "all",
+            CatchUp::All,
             (2..=8)
                 .map(|day| format!("schedule:all@2026-06-0{day}T06:00:00Z"))
                 .collect(),
         ),
     ] {
-        set(
-            &client,
-            policy,
-            &format!("cron => '0 6 * * *', catch_up => '{policy}'"),
-        )
-        .await;
-        since(&client, policy, "'2026-06-01 12:00Z'").await;
+        let name = catch_up.as_str();
+        set(&client, cron(name, "0 6 * * *").catch_up(catch_up)).await;
+        since(&client, name, "'2026-06-01 12:00Z'").await;
         fire_at(&client, now).await;
         assert_eq!(slots(&client).await, expected);
         execute(&client, "TRUNCATE tidegate.event_queue").await;
         let next = format!(
-            "SELECT count(*) FROM tidegate.schedule WHERE name = '{policy}' AND next_at = '2026-06-09 06:00Z'"
+            "SELECT count(*) FROM tidegate.schedule WHERE name = '{name}' AND next_at = '2026-06-09 06:00Z'"
         );
         assert_eq!(number(&client, &next).await, 1);
     }
@@ -233,8 +244,9 @@ async fn a_weeks_outage_is_made_up_for_as_the_schedule_says() {
 #[tokio::test]
 async fn a_week_of_minutes_is_made_up_for_a_part_in_each_drain() {
     let (db, client) = probe().await;
-    set(&client, "minutes", "cron => '* * * * *', catch_up => 'all'").await;
-    set(&client, "neighbour", "every => '1 hour'").await;
+    let minutes = cron("minutes", "* * * * *").catch_up(CatchUp::All);
+    set(&client, minutes).await;
+    set(&client, hourly("neighbour")).await;
     since(&client, "minutes", "clock_timestamp() - interval '7 days'").await;
     since(&client, "neighbour", HOUR_AGO).await;
     let app = ProbeApp::succeeding();
@@ -249,7 +261,7 @@ async fn a_week_of_minutes_is_made_up_for_a_part_in_each_drain() {
 #[tokio::test]
 async fn a_clock_that_was_ahead_is_reported_and_mended_by_resuming() {
     let (db, client) = probe().await;
-    set(&client, "daily", "cron => '@daily'").await;
+    set(&client, cron("daily", "@daily")).await;
     let ahead = "UPDATE tidegate.schedule SET next_at = clock_timestamp() + interval '1 year', last_at = clock_timestamp() + interval '364 days'";
     client.batch_execute(ahead).await.unwrap();
     let told = || async {
@@ -278,8 +290,8 @@ async fn a_clock_that_was_ahead_is_reported_and_mended_by_resuming() {
 async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
     let (db, client) = probe().await;
     let many = format!(
-        "INSERT INTO tidegate.schedule (name, kind, payload, every, since)
-         SELECT 's' || n, 'act', '{{\"name\": \"x\"}}', '1 hour', {HOUR_AGO} FROM generate_series(1, 10000) AS n"
+        "INSERT INTO tidegate.schedule (keeper, name, kind, payload, every, since)
+         SELECT 'other', 's' || n, 'act', '{{\"name\": \"x\"}}', '1 hour', {HOUR_AGO} FROM generate_series(1, 10000) AS n"
     );
     client.batch_execute(&many).await.unwrap();
     let report = drain(&db, &ProbeApp::succeeding(), &options()).await;
@@ -289,15 +301,14 @@ async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
 #[tokio::test]
 async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
     let (db, [client, mut holder, mut changer]) = probe_sessions().await;
-    set(
-        &client,
-        "a-held",
-        "every => '1 hour', group_key => 'held', catch_up => 'all'",
-    )
-    .await;
-    set(&client, "b-changed", "every => '1 hour'").await;
-    set(&client, "c-dedup", "every => '1 hour'").await;
-    set(&client, "d-free", "every => '1 hour', group_key => 'free'").await;
+    let held = hourly("a-held").group("held").catch_up(CatchUp::All);
+    let others = ["b-changed", "c-dedup"].map(hourly);
+    for schedule in others
+        .into_iter()
+        .chain([held, hourly("d-free").group("free")])
+    {
+        set(&client, schedule).await;
+    }
     let past = "UPDATE tidegate.schedule SET since = clock_timestamp() - interval '5 hours'";
     client.batch_execute(past).await.unwrap();
     // A group's lock, a row that is being changed, and an event of the same name that is not committed.
@@ -335,7 +346,7 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
 async fn a_step_that_has_waited_once_fires_no_further_schedule() {
     let (_db, [client, mut holder]) = probe_sessions().await;
     for name in ["waits", "free"] {
-        set(&client, name, "every => '1 hour'").await;
+        set(&client, hourly(name)).await;
     }
     let due = "UPDATE tidegate.schedule SET next_at = date_trunc('hour', clock_timestamp())";
     client.batch_execute(due).await.unwrap();
@@ -357,17 +368,17 @@ async fn a_step_that_has_waited_once_fires_no_further_schedule() {
 #[tokio::test]
 async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
     let (db, client) = probe().await;
-    for (name, definition) in [
-        ("a-broken", "cron => 'every now and then'"),
-        ("b-zone", "cron => '@daily', time_zone => 'Mars/Olympus'"),
-        ("c-never", "cron => '0 0 30 2 *'"),
-        ("d-refused", "every => '1 hour'"),
-        ("e-trigger", "every => '1 hour'"),
-        ("f-fine", "every => '1 hour'"),
-    ] {
-        set(&client, name, definition).await;
+    for name in ["a-broken", "b-zone", "c-never"] {
+        set(&client, cron(name, "@daily")).await;
     }
-    let upset = "UPDATE tidegate.schedule SET since = clock_timestamp() - interval '1 hour';
+    for name in ["d-refused", "e-trigger", "f-fine"] {
+        set(&client, hourly(name)).await;
+    }
+    // As a program with another calendar would store them.
+    let upset = "UPDATE tidegate.schedule SET cron = 'every now and then' WHERE name = 'a-broken';
+                 UPDATE tidegate.schedule SET time_zone = 'Mars/Olympus' WHERE name = 'b-zone';
+                 UPDATE tidegate.schedule SET cron = '0 0 30 2 *' WHERE name = 'c-never';
+                 UPDATE tidegate.schedule SET since = clock_timestamp() - interval '1 hour';
                  UPDATE tidegate.schedule SET payload = '{\"name\": \"\\u0000\"}' WHERE name = 'd-refused';
                  CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;
                  CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW
@@ -400,7 +411,7 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
 async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
     let (_db, client) = probe().await;
     for name in ["behind", "refused"] {
-        set(&client, name, "every => '1 hour'").await;
+        set(&client, hourly(name)).await;
         since(&client, name, HOUR_AGO).await;
     }
     let spoil =
@@ -434,11 +445,10 @@ async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
 #[tokio::test]
 async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_it() {
     let (db, client) = probe().await;
-    set(&client, "mine", "every => '1 hour'").await;
-    let theirs = "INSERT INTO tidegate.event_kind (kind) VALUES ('theirs'), ('gone');
-                  SELECT tidegate.set_schedule('theirs', 'theirs', every => '1 hour', reason => 'r'),
-                         tidegate.set_schedule('gone', 'gone', every => '1 hour', reason => 'r');
-                  DELETE FROM tidegate.event_kind WHERE kind = 'gone';
+    set(&client, hourly("mine")).await;
+    let theirs = "INSERT INTO tidegate.event_kind (kind) VALUES ('theirs');
+                  INSERT INTO tidegate.schedule (keeper, name, kind, every)
+                  VALUES ('other', 'theirs', 'theirs', '1 hour'), ('other', 'gone', 'gone', '1 hour');
                   UPDATE tidegate.schedule SET since = clock_timestamp() - interval '1 hour';
                   SELECT tidegate.pause('act', 'r')";
     client.batch_execute(theirs).await.unwrap();
@@ -467,7 +477,7 @@ async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_i
 #[tokio::test]
 async fn a_slot_that_comes_while_a_drain_is_busy_is_met_by_it() {
     let (db, client) = probe().await;
-    set(&client, "soon", "every => '1 hour'").await;
+    set(&client, hourly("soon")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, may) = (begun.clone(), go_on.clone());
@@ -523,27 +533,18 @@ impl Dispatch for Daily {
     }
 
     fn schedules(&self) -> Vec<Schedule<Probe>> {
-        let named = |name: &str| {
-            Probe::Act(Act {
-                name: name.to_owned(),
-            })
-        };
-        let kept = Schedule::cron("kept", "30 2 * * *", named("kept")).time_zone("Europe/Kyiv");
-        let hourly = |catch_up| {
-            Schedule::every("changed", Duration::from_hours(1), named("changed"))
-                .group("g")
-                .catch_up(catch_up)
-        };
+        let kept = cron("kept", "30 2 * * *").time_zone("Europe/Kyiv");
+        let changed = |catch_up| hourly("changed").group("g").catch_up(catch_up);
         match self {
             Self::Nothing => vec![],
             Self::First => vec![
                 kept,
-                hourly(CatchUp::None),
+                changed(CatchUp::None),
                 Schedule::cron("dropped", "@daily", Probe::Note(())),
             ],
             Self::Second => vec![
                 kept,
-                hourly(CatchUp::All),
+                changed(CatchUp::All),
                 Schedule::cron("added", "@weekly", Probe::Note(()))
                     .start_within(Duration::from_hours(2)),
             ],
@@ -566,17 +567,17 @@ async fn migrate(db: &TestDb, version: Daily) -> Result<(), tidegate::Error> {
 }
 
 async fn kept(client: &Client) -> String {
-    let sql = "SELECT string_agg(format('%s %s %s %s', name, coalesce(keeper, '-'), revision, paused), ', ' ORDER BY name) FROM tidegate.schedule";
+    let sql = "SELECT string_agg(format('%s %s %s %s', name, keeper, revision, paused), ', ' ORDER BY name) FROM tidegate.schedule";
     text(client, sql).await
 }
 
 #[tokio::test]
 async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     let (db, client) = probe().await;
-    set(&client, "manual", "every => '1 hour'").await;
+    set(&client, hourly("foreign")).await;
     for _ in 0..2 {
         migrate(&db, Daily::First).await.unwrap();
-        let expected = "changed drain 1 f, dropped drain 1 f, kept drain 1 f, manual - 1 f";
+        let expected = "changed drain 1 f, dropped drain 1 f, foreign other 1 f, kept drain 1 f";
         assert_eq!(kept(&client).await, expected);
     }
     let pause = "SELECT tidegate.pause_schedule('kept', 'not now'), tidegate.pause_schedule('changed', 'nor this')";
@@ -584,25 +585,14 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     migrate(&db, Daily::Second).await.unwrap();
     assert_eq!(
         kept(&client).await,
-        "added drain 1 f, changed drain 3 t, kept drain 2 t, manual - 1 f"
+        "added drain 1 f, changed drain 3 t, foreign other 1 f, kept drain 2 t"
     );
-    let audited = "SELECT string_agg(action || ' ' || (filter->>'name'), ', ' ORDER BY id) FROM tidegate.audit WHERE reason LIKE 'the program declares it%'";
+    let audited = "SELECT string_agg(action || ' ' || (filter->>'name'), ', ' ORDER BY id) FROM tidegate.audit WHERE reason LIKE 'the program declares it%' AND filter->>'keeper' = 'drain'";
     assert_eq!(
         text(&client, audited).await,
         "set_schedule kept, set_schedule changed, set_schedule dropped, remove_schedule dropped, set_schedule changed, set_schedule added"
     );
-    // Operators change what is theirs, and a program takes nothing over.
-    for refused in [
-        "SELECT tidegate.set_schedule('kept', 'act', every => '1 hour', reason => 'r')",
-        "SELECT tidegate.remove_schedule('kept', 'r')",
-    ] {
-        let told = client.batch_execute(refused).await.unwrap_err();
-        contains(told.as_db_error().unwrap().message(), "which drain keeps");
-    }
-    client
-        .batch_execute("SELECT tidegate.remove_schedule('added', 'r')")
-        .await
-        .unwrap_err();
+    // A program takes nothing over.
     let taken = "UPDATE tidegate.schedule SET keeper = 'another' WHERE name = 'added'";
     client.batch_execute(taken).await.unwrap();
     let told = migrate(&db, Daily::Second).await.unwrap_err().to_string();
@@ -610,7 +600,7 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     contains(&told, "which another keeps");
     // Another program's stay.
     migrate(&db, Daily::Nothing).await.unwrap();
-    assert_eq!(kept(&client).await, "added another 1 f, manual - 1 f");
+    assert_eq!(kept(&client).await, "added another 1 f, foreign other 1 f");
 }
 
 #[tokio::test]
@@ -626,141 +616,125 @@ async fn a_schedule_that_is_declared_wrongly_keeps_the_database_as_it_is() {
 
 // operators
 
-const VIEWED: &str = "grant_letter_viewed";
-
 #[tokio::test]
-async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
+async fn operators_list_pause_resume_and_run_schedules_on_the_command_line() {
     let (db, client) = support::opened().await;
+    let nightly = "INSERT INTO tidegate.schedule (keeper, name, kind, payload, cron, time_zone)
+                   VALUES ('office', 'nightly', 'grant_letter_viewed', '{\"grant_number\": \"G\"}', '30 2 * * *', 'Europe/Kyiv')";
+    execute(&client, nightly).await;
     let cli = Cli::on(&db);
     let schedule = async |arguments: &str| {
         let line = format!("schedule nightly {arguments} --reason 'asked for'");
         cli.json(&words(&line)).await
     };
-    let what = r#"--kind grant_letter_viewed --payload '{"grant_number": "G"}'"#;
-    let made = schedule(&format!(
-        "{what} --cron '30 2 * * *' --time-zone Europe/Kyiv"
-    ))
-    .await;
-    let found = (&made["change"], made["next_at"].is_string());
-    assert_eq!(found, (&json!("set"), true));
-    let ran = schedule("--run").await;
-    assert_eq!(
-        number(
-            &client,
-            &format!(
-                "SELECT id FROM tidegate.event_queue WHERE id = {}",
-                ran["event_id"]
-            )
-        )
-        .await,
-        ran["event_id"].as_i64().unwrap()
-    );
+    let ran = schedule("--run").await["event_id"].as_i64().unwrap();
+    let published = format!("SELECT count(*) FROM tidegate.event_queue WHERE id = {ran}");
+    assert_eq!(number(&client, &published).await, 1);
     let listed = cli.json(&["schedules"]).await;
     let one = &listed["schedules"][0];
-    has(
-        one,
-        &json!({"state": "waiting", "keeper": null, "next_at": made["next_at"]}),
-    );
+    has(one, &json!({"state": "waiting", "keeper": "office"}));
+    assert!(one["next_at"].is_string(), "{one}");
     let paused = schedule("--pause").await;
     has(&paused, &json!({"paused": true, "changed": true}));
     let told = cli.run(&["schedules"]).await;
     contains(&told.stdout, "30 2 * * * Europe/Kyiv");
-    contains(&told.stdout, "operators");
+    contains(&told.stdout, "office");
     schedule("--resume").await;
-    schedule("--remove").await;
     let actions = "SELECT string_agg(action || ' ' || reason, ', ' ORDER BY id) FROM tidegate.audit WHERE action LIKE '%schedule'";
     assert_eq!(
         text(&client, actions).await,
-        "set_schedule asked for, run_schedule asked for, pause_schedule asked for, resume_schedule asked for, remove_schedule asked for"
+        "run_schedule asked for, pause_schedule asked for, resume_schedule asked for"
     );
+    let unknown = cli
+        .run(&["schedule", "daily", "--pause", "--reason", "r"])
+        .await;
+    unknown.failed(2, &["<NAME>: must be the name of a schedule, got daily"]);
 }
 
 #[tokio::test]
-async fn what_operators_may_not_make_is_refused_by_its_field() {
-    let db = support::database().await;
-    let cli = Cli::on(&db);
-    for (arguments, says) in rows(
-        "--kind grant_letter_viewed --cron @sometimes => --cron: must be five fields
-         --kind grant_letter_viewed => --cron, --every: must be one of them, got none
-         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => --time-zone: must be a name of the IANA
-         --kind grant_letter_viewed --every 1500ms => --every: must be whole seconds
-         --kind grant_letter_viewed --every 1h --start-within 500days => --start-within: must be
-         --kind nothing --every 1h => is not registered
-         --pause => <NAME>: must be the name of a schedule, got nightly",
-    ) {
-        let line = format!("schedule nightly {arguments} --reason r");
-        let ran = cli.run(&words(&line)).await;
-        assert!(ran.code != Some(0) && ran.stderr.contains(says), "{ran:?}");
+async fn what_a_program_may_not_declare_is_refused_by_its_field() {
+    let (_db, client) = probe().await;
+    let (day, long) = (Duration::from_hours(24), "x".repeat(70_000));
+    for (schedule, says) in [
+        (cron("x", "@sometimes"), "cron: must be five fields"),
+        (cron("x", "0 0 30 2 *"), "cron: must be due at some time"),
+        (
+            cron("x", "@daily").time_zone("Kyiv"),
+            "time_zone: must be a name of the IANA",
+        ),
+        (
+            hourly("x").time_zone("Europe/Kyiv"),
+            "time_zone: must not be given with every",
+        ),
+        (
+            Schedule::every("x", Duration::from_millis(1500), named("x")),
+            "every: must be whole seconds",
+        ),
+        (
+            Schedule::every("x", day * 367, named("x")),
+            "every: must be 1 second",
+        ),
+        (hourly("x").start_within(day * 500), "start_within: must be"),
+        (
+            hourly("x").start_within(Duration::from_millis(10)),
+            "start_within: must be whole seconds",
+        ),
+        (hourly("a name"), "name: must have 1 to 100 letters"),
+        (
+            Schedule::cron("x", "@daily", named(&long)),
+            "payload: must have at most 65536 bytes",
+        ),
+    ] {
+        let put = async || put_schedule(&client, "other", &schedule.declared()?).await;
+        contains(&put().await.unwrap_err().to_string(), says);
     }
-}
-
-/// Operators' schedules of a group go with it; a program's are about nobody.
-#[tokio::test]
-async fn who_is_forgotten_is_published_about_no_more() {
-    let (db, client) = probe().await;
-    migrate(&db, Daily::First).await.unwrap();
-    set(&client, "about", "every => '1 hour', group_key => 'g'").await;
-    set(&client, "other", "every => '1 hour', group_key => 'h'").await;
-    let mut asked = ForgetRequest {
-        whom: Whom {
-            group: Some("g".to_owned()),
-            ..Whom::default()
-        },
-        audit: Audit::of("request 17"),
-        dry_run: true,
-    };
-    let service = service(&db, Daily::First);
-    assert_eq!(service.run(&asked).await.unwrap().schedules, 1);
-    let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM tidegate.schedule";
-    let before = text(&client, left).await;
-    assert_eq!(before, "about changed dropped kept other");
-    asked.dry_run = false;
-    assert_eq!(service.run(&asked).await.unwrap().schedules, 1);
-    assert_eq!(text(&client, left).await, "changed dropped kept other");
-    let audited = "SELECT count(*) FROM tidegate.audit WHERE action = 'forget_schedules' AND count = 1 AND reason = 'request 17'";
-    assert_eq!(number(&client, audited).await, 1);
+    let mut unknown = hourly("x").declared().unwrap();
+    unknown.kind = "nothing".to_owned();
+    let refused = put_schedule(&client, "other", &unknown).await.unwrap_err();
+    contains(&refused.to_string(), "is not registered");
 }
 
 #[tokio::test]
 async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
-    const CANARY: &str = "canary-in-a-schedule";
-    let (db, client) = support::opened().await;
-    let file = keys(&[("2031", OLD)]);
-    let cli = Cli::on(&db).with("TIDEGATE_PAYLOAD_KEYS_FILE", file.path().to_str().unwrap());
-    let payload = format!(r#"{{"grant_number": "{CANARY}"}}"#);
-    let set = [
-        "schedule",
-        "s",
-        "--kind",
-        VIEWED,
-        "--payload",
-        &payload,
-        "--every",
-        "1h",
-        "--reason",
-        "r",
-    ];
+    let (db, client) = probe().await;
     // Before there were keys.
-    Cli::on(&db).json(&set).await;
-    let told = format!(
-        "SELECT (SELECT count(*) FROM tidegate.schedule AS s WHERE s::text LIKE '%{CANARY}%')
-              + (SELECT count(*) FROM tidegate.event_queue AS q WHERE q::text LIKE '%{CANARY}%')
-              + (SELECT count(*) FROM tidegate.audit AS a WHERE a::text LIKE '%{CANARY}%')"
-    );
-    assert_eq!(number(&client, &told).await, 1);
-    cli.json(&set).await;
-    assert_eq!(number(&client, &told).await, 0);
-    since(&client, "s", HOUR_AGO).await;
-    let drained = cli.json(&["drain"]).await;
-    has(&drained, &json!({"scheduled": 1, "completed": 1}));
+    migrate(&db, Daily::Second).await.unwrap();
+    let plain = "SELECT (SELECT count(*) FROM tidegate.schedule WHERE payload::text LIKE '%changed%')
+                      + (SELECT count(*) FROM tidegate.event_log WHERE payload::text LIKE '%changed%')";
+    assert_eq!(number(&client, plain).await, 1);
+    let file = keys(&[("2032", NEW), ("2031", OLD)]);
+    let (url, path) = (db.url.clone(), file.path().display().to_string());
+    let lookup = move |name: &str| match name {
+        "DATABASE_URL" => Some(url.clone()),
+        "TIDEGATE_PAYLOAD_KEYS_FILE" => Some(path.clone()),
+        // Where plaintext is refused, it is refused of a schedule, too.
+        "TIDEGATE_PAYLOADS" => Some("sealed".to_owned()),
+        _ => None,
+    };
+    let sealing = Program::new(|_| Ok(Daily::Second)).start(&lookup).unwrap();
+    sealing.migrate(MigrateRequest::default()).await.unwrap();
+    assert_eq!(number(&client, plain).await, 0);
+    since(&client, "changed", HOUR_AGO).await;
+    let drained = drain(&db, &ProbeApp::succeeding(), &options()).await;
+    assert_eq!((drained.scheduled, drained.completed), (1, 1));
     let sealed =
         "SELECT count(*) FROM tidegate.event_log WHERE payload->'tidegate_sealed' IS NOT NULL";
-    let found = (number(&client, sealed).await, number(&client, &told).await);
+    let found = (number(&client, sealed).await, number(&client, plain).await);
     assert_eq!(found, (1, 0));
-    // Where plaintext is refused, it is refused here too.
-    cli.with("TIDEGATE_PAYLOADS", "sealed")
-        .json(&["migrate"])
-        .await;
-    let refused = Cli::on(&db).run(&set).await;
-    contains(&refused.stderr, "payload: must be sealed");
+    let declared = hourly("plain").declared().unwrap();
+    let refused = put_schedule(&client, "other", &declared).await.unwrap_err();
+    contains(&refused.to_string(), "payload: must be sealed");
+    // One that an earlier key has sealed is sealed anew.
+    let old = std::fs::read_to_string(keys(&[("2031", OLD)]).path()).unwrap();
+    let old = PayloadKeys::parse(&old).unwrap();
+    let changed = hourly("changed").group("g").catch_up(CatchUp::All);
+    let mut changed = changed.declared().unwrap();
+    let payload = RawValue::from_string(changed.payload.unwrap()).unwrap();
+    changed.payload = Some(old.seal("act", &payload).unwrap().get().to_owned());
+    put_schedule(&client, "drain", &changed).await.unwrap();
+    let stale =
+        "SELECT count(*) FROM tidegate.schedule WHERE payload->'tidegate_sealed'->>'key' = '2031'";
+    assert_eq!(number(&client, stale).await, 1);
+    sealing.migrate(MigrateRequest::default()).await.unwrap();
+    assert_eq!(number(&client, stale).await, 0);
 }

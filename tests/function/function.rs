@@ -132,7 +132,8 @@ async fn f6_every_file_of_sample_invocations_is_answered() {
     for file in files {
         if file == "retire.json" {
             let another_programs =
-                "INSERT INTO tidegate.event_kind (kind) VALUES ('order_shipped')";
+                "INSERT INTO tidegate.event_kind (kind) VALUES ('order_placed'), ('order_shipped');
+                 INSERT INTO tidegate.schedule (keeper, name, kind, cron) VALUES ('shop', 'standing-order', 'order_placed', '0 6 1 * *')";
             let client = db.client().await;
             client.batch_execute(another_programs).await.unwrap();
         }
@@ -254,7 +255,7 @@ async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
     let groups = "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
          UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 4;
          INSERT INTO tidegate.service (service, state, failures) VALUES ('cases', 'paused', 2);
-         SELECT tidegate.set_schedule('daily', 'case_opened', cron => '@daily', reason => 'r')";
+         INSERT INTO tidegate.schedule (keeper, name, kind, cron) VALUES ('p', 'daily', 'case_opened', '@daily')";
     client.batch_execute(groups).await.unwrap();
     support::lease_away(&client, &[2, 3], 3600.0).await;
     let function = Function::on(&db, &[]).await;
@@ -291,7 +292,6 @@ const DEEDS: &str = r#"
     {"action": "forget", "ids": [1]} => {"forgotten": 1}
     {"action": "retire", "kind": "parcel_lost"} => {"kind": "parcel_lost"}
     {"action": "retention", "kind": "case_opened", "failed": "1d", "apply": true} => {}
-    {"action": "schedule", "name": "hourly", "kind": "case_opened", "every": "1h"} => {"change": "set"}
     {"action": "schedule", "name": "hourly", "pause": true} => {"paused": true}
 "#;
 
@@ -300,7 +300,8 @@ async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_
     let (db, client) = support::opened().await;
     let events =
         "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
-                  INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
+                  INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost');
+                  INSERT INTO tidegate.schedule (keeper, name, kind, every) VALUES ('p', 'hourly', 'case_opened', '1 hour')";
     client.batch_execute(events).await.unwrap();
     let function = Function::on(&db, &[("TIDEGATE_ACTOR", "on call")]).await;
     for (request, fields) in rows(DEEDS) {
@@ -323,7 +324,7 @@ async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_
     };
     assert_eq!(
         actions("on call").await.unwrap(),
-        "apply_retention cancel forget pause pause_schedule pause_service reschedule resume resume_service retire set_retention set_schedule unblock"
+        "apply_retention cancel forget pause pause_schedule pause_service reschedule resume resume_service retire set_retention unblock"
     );
     assert_eq!(actions("ada").await.unwrap(), "pause");
 }

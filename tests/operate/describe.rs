@@ -70,6 +70,7 @@ async fn every_verb_has_a_manual_page() {
 async fn furnished() -> TestDb {
     let (db, client) = support::opened().await;
     execute(&client, "INSERT INTO tidegate.event_kind (kind) VALUES ('foreign'), ('left');
+             INSERT INTO tidegate.schedule (keeper, name, kind, every) VALUES ('p', 'nightly', 'foreign', '1 day');
              SELECT tidegate.publish('foreign', '{}', group_key => 'g', available_at => clock_timestamp() + interval '1 hour',
                                      expires_at => clock_timestamp() + interval '1 minute');
              SELECT tidegate.publish('foreign', '{}', group_key => 'g');
@@ -115,7 +116,6 @@ const COMMANDS: &str = r#"
     service carrier --limit 3 --per-second 2 --reason why
     services
     retire left --reason why
-    schedule nightly --kind grant_letter_viewed --every 1h --start-within 10m --reason why
     schedule nightly --run --reason why
     schedules
     retention

@@ -24,7 +24,7 @@ SELECT date_trunc('minute', now()), kind, 'COMPLETED_WITH_ERRORS', 2, 2, 2, 'no_
   FROM tidegate.event_kind WHERE kind LIKE '%authority' OR kind LIKE 'kkk%';
 SELECT tidegate.report_service('archive-of-the-authority', gen_random_uuid(), false, 1, repeat('503 ', 9), 60, '{quiet}', false);
 UPDATE tidegate.service SET state = 'open', retry_at = now() + interval '1 hour';
-SELECT tidegate.put_schedule(NULL, 'nightly-report', 'quiet', NULL, '@daily', NULL, 'UTC', NULL, NULL, 'last', 'r', NULL);
+SELECT tidegate.put_schedule('report', 'nightly-report', 'quiet', NULL, '@daily', NULL, 'UTC', NULL, NULL, 'last');
 UPDATE tidegate.drain_slot SET worker = '00000000-0000-0000-0000-000000000007', until = now() + interval '1 hour',
        name = '2026/11/24/[$LATEST]0123456789abcdef0123456789abcdef' WHERE slot = 1;
 INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)

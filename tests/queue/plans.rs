@@ -351,8 +351,8 @@ fn rows_scanned(node: &Value) -> f64 {
 async fn schedules_that_are_not_due_are_not_read() {
     let db = probe_database().await;
     let many = "ALTER TABLE tidegate.schedule SET (autovacuum_enabled = false);
-        INSERT INTO tidegate.schedule (name, kind, every, next_at)
-        SELECT 's' || n, 'act', '1 day', clock_timestamp() + interval '1 h' FROM generate_series(1, 20000) AS n";
+        INSERT INTO tidegate.schedule (keeper, name, kind, every, next_at)
+        SELECT 'p', 's' || n, 'act', '1 day', clock_timestamp() + interval '1 h' FROM generate_series(1, 20000) AS n";
     run(&db, many).await;
     let mut planner = Planner::of(&db).await;
     for before in ["", "ANALYZE tidegate.schedule"] {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 pub const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub const NEW: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
 
 /// A file of keys, the first of which seals.
 pub fn keys(keys: &[(&str, &str)]) -> NamedTempFile {

@@ -164,5 +164,15 @@ fn write(text: &str) -> ExitCode {
 /// # Errors
 /// [`Error::Invalid`] names the flag and what it must be.
 pub fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error> {
-    tidegate::admin::json_argument(argument).map_err(|why| Error::Invalid(format!("{flag}: {why}")))
+    let refused = |why: String| Error::Invalid(format!("{flag}: {why}"));
+    let unreadable = |error: std::io::Error| refused(format!("{argument}: {error}"));
+    let text = if argument == "-" {
+        std::io::read_to_string(std::io::stdin()).map_err(unreadable)?
+    } else if let Some(file) = argument.strip_prefix('@') {
+        std::fs::read_to_string(file).map_err(unreadable)?
+    } else {
+        argument.to_owned()
+    };
+    let json = serde_json::from_str(text.trim());
+    json.map_err(|error| refused(format!("must be JSON, @FILE or -: {error}")))
 }

@@ -196,7 +196,7 @@ impl Field {
         self.0.get_long().unwrap_or(self.id()).replace('-', "_")
     }
 
-    pub(crate) fn is_flag(self) -> bool {
+    fn is_flag(self) -> bool {
         matches!(self.0.get_action(), ArgAction::SetTrue)
     }
 
@@ -210,7 +210,7 @@ impl Field {
     }
 
     fn is_number(self) -> bool {
-        self.is::<i64>() || self.is::<u16>() || self.is::<u32>() || self.is::<f64>()
+        self.is::<i64>() || self.is::<u32>() || self.is::<f64>()
     }
 
     /// Whether it is a time that may be written as a time ago.
@@ -235,12 +235,7 @@ impl Field {
     }
 
     fn value(self, name: &str, text: &str) -> Result<Value, Problem> {
-        // The parser's message does not quote the text.
-        let refused = |error| Problem::invalid(format!("{name}: must be JSON: {error}"));
         let no_number = || Problem::invalid(format!("{name}: must be a number, got {text:?}"));
-        if self.is::<Value>() {
-            return serde_json::from_str(text).map_err(refused);
-        }
         if self.is_number() {
             let number = serde_json::from_str(text.trim()).ok();
             return number.filter(Value::is_number).ok_or_else(no_number);
@@ -259,7 +254,6 @@ impl Field {
         html! {
             @if self.is_flag() { (tick(&help, &name, given.is_set(&name))) }
             @else if name == "status" { (select(&label, &name, value, &STATUSES)) }
-            @else if self.is::<Value>() { label.wide { span { (label) " (JSON)" } textarea name=(name) rows="3" title=(help) { (value) } } }
             @else {
                 label { span { (label) }
                     input name=(name) list=[suggestions(&name)] value=(value) title=(help) placeholder=(such_as.trim_end_matches('.')) required[self.0.is_required_set()] autocomplete="off";

@@ -10,7 +10,7 @@ use crate::html::reason;
 use crate::link::Link;
 
 /// What cannot be undone: verbs, and things that a verb does.
-const GRAVE: [&str; 4] = ["cancel", "cleanup", "remove", "retire"];
+const GRAVE: [&str; 3] = ["cancel", "cleanup", "retire"];
 
 /// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
 /// name the target and, as `do`, what to do with it, and the fields to fill in.
@@ -21,14 +21,10 @@ pub(crate) fn offer(
     of: &[(&str, &str)],
     inputs: &[&str],
 ) -> Markup {
-    form(desk, verb, label, of, &fields(verb, inputs))
-}
-
-/// These fields of a verb.
-pub(crate) fn fields(verb: &str, inputs: &[&str]) -> Markup {
     let action = Action::named(verb);
     let fields = inputs.iter().filter_map(|name| action?.field(name));
-    html! { @for field in fields { (field.input(&Fields::default())) } }
+    let fields = html! { @for field in fields { (field.input(&Fields::default())) } };
+    form(desk, verb, label, of, &fields)
 }
 
 /// As [`offer`], with these fields.

@@ -8,7 +8,7 @@
 CREATE TABLE tidegate.schedule (
     id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
     name          text        PRIMARY KEY,
-    keeper        text,
+    keeper        text        NOT NULL,
     kind          text        NOT NULL,
     payload       json,
     cron          text,
@@ -36,7 +36,7 @@ CREATE TABLE tidegate.schedule (
 COMMENT ON TABLE tidegate.schedule IS 'Periodic events: each row is published at its slots, at fixed times or intervals.';
 COMMENT ON COLUMN tidegate.schedule.id IS 'A number for internal use.';
 COMMENT ON COLUMN tidegate.schedule.name IS 'The name of the schedule: 1 to 100 letters, digits, ''.'', ''_'' and ''-''.';
-COMMENT ON COLUMN tidegate.schedule.keeper IS 'The program that declares the schedule. Null: operators keep it, by set_schedule().';
+COMMENT ON COLUMN tidegate.schedule.keeper IS 'The program that declares the schedule.';
 COMMENT ON COLUMN tidegate.schedule.kind IS 'The kind of event that it publishes.';
 COMMENT ON COLUMN tidegate.schedule.payload IS 'The payload of each event, at most 65536 bytes. Null: none.';
 COMMENT ON COLUMN tidegate.schedule.cron IS 'The cron expression of its slots. Null if every is given.';
@@ -58,51 +58,28 @@ COMMENT ON COLUMN tidegate.schedule.revision IS 'Counts the changes of the defin
 
 CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
 
--- Returns an error message for the first field of a schedule that is not allowed. Cron expressions and time
--- zones are read by programs, which have a calendar. If a program cannot read one, the schedule stops, and
--- `problem` contains the reason.
-CREATE FUNCTION tidegate.refuse_schedule(
-    name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval,
-    catch_up text
+-- Creates or changes a schedule that a program declares. Published events are not changed, a pause remains,
+-- and the next slot is the first one from now on. Cron expressions and time zones are read by programs, which
+-- have a calendar. If a program cannot read one, the schedule stops, and `problem` contains the reason.
+CREATE FUNCTION tidegate.put_schedule(
+    keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
+    start_within interval, catch_up text
 ) RETURNS void
-    LANGUAGE plpgsql STABLE AS $$
+    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
-        WHEN name IS NULL OR name !~ '^[A-Za-z0-9._-]{1,100}$'
+        WHEN name !~ '^[A-Za-z0-9._-]{1,100}$'
             THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(name, 200))
-        WHEN num_nonnulls(cron, every) <> 1
-            THEN 'cron, every: must be one of them, got ' || CASE WHEN cron IS NULL THEN 'none' ELSE 'both' END
-        WHEN char_length(cron) NOT BETWEEN 1 AND 200 THEN 'cron: must have 1 to 200 characters, got ' || char_length(cron)
-        WHEN extract(year FROM every) <> 0 OR extract(month FROM every) <> 0
-             OR extract(epoch FROM every) NOT BETWEEN 1 AND 366 * 86400
-             OR extract(epoch FROM every) % 1 <> 0
-            THEN 'every: must be whole seconds, 1 second to 366 days, got ' || every
-        WHEN time_zone IS NULL OR char_length(time_zone) NOT BETWEEN 1 AND 100
-            THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(time_zone)::text, 'NULL')
+        WHEN char_length(cron) > 200 THEN 'cron: must have 1 to 200 characters, got ' || char_length(cron)
+        WHEN extract(epoch FROM every) NOT BETWEEN 1 AND 366 * 86400 THEN 'every: must be 1 second to 366 days, got ' || every
         WHEN every IS NOT NULL AND time_zone <> 'UTC'
             THEN format('time_zone: must not be given with every, because its slots do not depend on one, got %L', time_zone)
         WHEN extract(epoch FROM start_within) NOT BETWEEN 1 AND 366 * 86400
             THEN 'start_within: must be 1 second to 366 days, got ' || start_within
-        WHEN catch_up IS NULL OR catch_up NOT IN ('none', 'last', 'all')
-            THEN format('catch_up: must be none, last or all, got %L', catch_up)
         WHEN octet_length(payload::text) > 65536
             THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(payload::text)
         ELSE tidegate.refusal(kind, payload, group_key, NULL, NULL, NULL, NULL, NULL, NULL) END);
     PERFORM tidegate.require_kind(kind);
-END $$;
-
--- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are
--- not changed, a pause remains, and the next slot is the first one from now on.
-CREATE FUNCTION tidegate.put_schedule(
-    keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
-    start_within interval, catch_up text, reason text, actor text
-) RETURNS jsonb
-    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
-DECLARE
-    made tidegate.schedule;
-BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
-    PERFORM tidegate.refuse_schedule(name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up);
     INSERT INTO tidegate.schedule AS s (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
     VALUES (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
     ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE
@@ -110,67 +87,24 @@ BEGIN
            time_zone = excluded.time_zone, group_key = excluded.group_key, start_within = excluded.start_within,
            catch_up = excluded.catch_up, since = clock_timestamp(), next_at = '-infinity', problem = NULL,
            revision = s.revision + 1
-     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
-    RETURNING s.* INTO made;
-    PERFORM tidegate.refuse(format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps',
-        coalesce(put_schedule.keeper, 'an operator'), put_schedule.name,
-        coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator'))) WHERE NOT FOUND;
-    PERFORM tidegate.record_action('set_schedule', actor, jsonb_build_object(
-        'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
-        'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, reason);
-    RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
+     WHERE s.keeper = excluded.keeper;
+    PERFORM tidegate.refuse(format('name: must be unique in the queue, got %s, which %s keeps', put_schedule.name,
+        (SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name))) WHERE NOT FOUND;
+    PERFORM tidegate.record_action('set_schedule', NULL, jsonb_build_object(
+        'name', name, 'keeper', keeper, 'kind', kind, 'cron', cron, 'every', every,
+        'time_zone', time_zone, 'catch_up', catch_up), NULL, 'the program declares it');
 END $$;
 
-CREATE FUNCTION tidegate.set_schedule(
-    name         text,
-    kind         text,
-    payload      json     DEFAULT NULL,
-    cron         text     DEFAULT NULL,
-    every        interval DEFAULT NULL,
-    time_zone    text     DEFAULT 'UTC',
-    group_key    text     DEFAULT NULL,
-    start_within interval DEFAULT NULL,
-    catch_up     text     DEFAULT 'last',
-    reason       text     DEFAULT NULL,
-    actor        text     DEFAULT NULL
-) RETURNS jsonb
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.put_schedule(NULL, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up, reason, actor);
-COMMENT ON FUNCTION tidegate.set_schedule IS
-    'Creates or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. '
-    'payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as '
-    'an interval of 1 second to 366 days. time_zone: the time zone for cron, such as Europe/Berlin. group_key: the group of '
-    'its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or '
-    'all, for missed slots. reason: the reason, required. actor: the operator''s name.';
+-- Removes a schedule that its program no longer declares.
+CREATE FUNCTION tidegate.drop_schedule(keeper text, name text) RETURNS void
+    LANGUAGE sql SET lock_timeout = '20s' AS $$
+    WITH dropped AS (DELETE FROM tidegate.schedule AS s WHERE s.keeper = drop_schedule.keeper AND s.name = drop_schedule.name RETURNING s.*)
+    SELECT tidegate.record_action('remove_schedule', NULL, jsonb_build_object(
+               'name', d.name, 'keeper', d.keeper, 'kind', d.kind, 'last_at', d.last_at), NULL, 'the program declares it no longer')
+      FROM dropped AS d
+$$;
 
--- Removes a schedule.
-CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
-    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
-DECLARE
-    dropped tidegate.schedule;
-BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
-    SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
-    PERFORM tidegate.refuse(CASE
-        WHEN NOT FOUND THEN format('name: must be the name of a schedule, got %s', drop_schedule.name)
-        WHEN dropped.keeper IS DISTINCT FROM drop_schedule.keeper
-            THEN format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps: pause it, or remove its declaration',
-                        coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')) END);
-    DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
-    PERFORM tidegate.record_action('remove_schedule', actor, jsonb_build_object(
-        'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, reason);
-    RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
-END $$;
-
-CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.drop_schedule(NULL, name, reason, actor);
-COMMENT ON FUNCTION tidegate.remove_schedule IS
-    'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s '
-    'name.';
-
--- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, even one
--- that a program keeps.
+-- Pauses or resumes a schedule. Slots during a pause are skipped.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
 DECLARE
@@ -237,29 +171,6 @@ END $$;
 COMMENT ON FUNCTION tidegate.run_schedule IS
     'Publishes a periodic event now, and does not change its slots. name: the schedule. reason: the reason, required. '
     'actor: the operator''s name.';
-
--- Removes operators' schedules of these groups, which would otherwise continue to publish about a forgotten
--- person. Schedules that a program declares are about no person, and would be declared again. The audit
--- stores their number. Returns how many there are.
-CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false)
-    RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
-DECLARE
-    there constant bigint := (SELECT count(*) FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL);
-    removed bigint;
-BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
-    IF coalesce(forget_schedules.dry_run, false) OR there = 0 THEN
-        RETURN there;
-    END IF;
-    DELETE FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL;
-    GET DIAGNOSTICS removed = ROW_COUNT;
-    PERFORM tidegate.record_change('forget_schedules', actor, NULL, removed, reason);
-    RETURN removed;
-END $$;
-COMMENT ON FUNCTION tidegate.forget_schedules IS
-    'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s '
-    'name. dry_run: true only counts them. Returns the number of schedules.';
 
 -- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots",
 -- "next", "problem"}], times in seconds since 1970. `from` is the next slot that the drain has read, or null
@@ -333,5 +244,4 @@ GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_w
    TO tidegate_drain, tidegate_read;
 GRANT SELECT ON tidegate.schedule TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.fire_schedules TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.set_schedule, tidegate.pause_schedule, tidegate.resume_schedule,
-    tidegate.remove_schedule, tidegate.run_schedule, tidegate.forget_schedules TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.pause_schedule, tidegate.resume_schedule, tidegate.run_schedule TO tidegate_operate;

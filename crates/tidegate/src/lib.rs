@@ -80,8 +80,8 @@
 //! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy`
 //!   (how to handle the events of a kind), `admin::program` (a whole program, ready for a shell: the Lambda
 //!   function or the command line; for one database or for several).
-//! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from
-//!   outside, each taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
+//! - Publishing: `schedule` (periodic events and when they are due), `intake` (messages from outside, each
+//!   taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
 //! - Operating: `admin` (what operators request, a file for each verb, and their list; `admin::invocation` is
 //!   the format of Lambda and of `--json`), `admin::views` (views that read a bounded number of rows),
 //!   `moment` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
@@ -116,7 +116,6 @@ pub mod lease;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outcome;
-mod periodic;
 mod policy;
 #[doc(hidden)]
 pub mod queue;
@@ -166,9 +165,10 @@ pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use outcome::RetryPolicy;
-pub use periodic::CatchUp;
 pub use policy::Policy;
-pub use queue::{Job, JobStatus, PollRequest, PolledEvent, Published, job, publish, publish_batch};
+pub use queue::{
+    CatchUp, Job, JobStatus, PollRequest, PolledEvent, Published, job, publish, publish_batch,
+};
 pub use schedule::Schedule;
 pub use status::{ServiceState, ServiceStatus};
 

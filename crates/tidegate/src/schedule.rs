@@ -15,8 +15,7 @@ use serde_json::value::RawValue;
 use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
-use crate::periodic::{CatchUp, Periodic};
-use crate::queue::{self, Declared, DueSchedule, Firing, Times};
+use crate::queue::{self, CatchUp, Declared, DueSchedule, Firing, Times};
 use crate::sealing;
 
 /// With [`CatchUp::None`], a slot that a drain reaches up to this many seconds late does not count as missed.
@@ -69,7 +68,18 @@ const MOST_AT_ONCE: usize = 100;
 pub struct Schedule<E> {
     name: String,
     event: E,
-    periodic: Periodic,
+    due: Due,
+    time_zone: Option<String>,
+    group: Option<String>,
+    start_within: Option<Duration>,
+    catch_up: CatchUp,
+}
+
+/// When a schedule is due, as a program writes it.
+#[derive(Debug, Clone)]
+enum Due {
+    Cron(String),
+    Every(Duration),
 }
 
 impl<E: Event> Schedule<E> {
@@ -79,30 +89,24 @@ impl<E: Event> Schedule<E> {
     ///
     /// The name has 1 to 100 letters, digits, `.`, `_` and `-`, and must be unique in the queue.
     pub fn cron(name: impl Into<String>, expression: impl Into<String>, event: E) -> Self {
-        let cron = Some(expression.into());
-        let periodic = Periodic {
-            cron,
-            ..Periodic::default()
-        };
-        Self::of(name.into(), event, periodic)
+        Self::of(name.into(), event, Due::Cron(expression.into()))
     }
 
     /// Creates a schedule that is due at every multiple of `time` since 1970, in UTC. The time is in whole
     /// seconds, from 1 s to 366 days. A clock change moves no slot.
     pub fn every(name: impl Into<String>, time: Duration, event: E) -> Self {
-        let every = Some(time);
-        let periodic = Periodic {
-            every,
-            ..Periodic::default()
-        };
-        Self::of(name.into(), event, periodic)
+        Self::of(name.into(), event, Due::Every(time))
     }
 
-    fn of(name: String, event: E, periodic: Periodic) -> Self {
+    fn of(name: String, event: E, due: Due) -> Self {
         Self {
             name,
             event,
-            periodic,
+            due,
+            time_zone: None,
+            group: None,
+            start_within: None,
+            catch_up: CatchUp::default(),
         }
     }
 
@@ -110,27 +114,27 @@ impl<E: Event> Schedule<E> {
     /// skipped in spring is due at the end of that hour. A slot in the hour that is repeated in autumn is due
     /// the first time.
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
-        self.periodic.time_zone = Some(name.into());
+        self.time_zone = Some(name.into());
         self
     }
 
     /// Sets the group of the events, so two of them never run at the same time.
     pub fn group(mut self, key: impl Into<String>) -> Self {
-        self.periodic.group = Some(key.into());
+        self.group = Some(key.into());
         self
     }
 
     /// Sets how long after its slot an event may start. After that time the event is not started, and a slot
     /// that a drain reaches later is skipped.
     pub fn start_within(mut self, time: Duration) -> Self {
-        self.periodic.start_within = Some(time);
+        self.start_within = Some(time);
         self
     }
 
     /// Sets what happens to slots that passed while no drain ran. By default only the last of them is
     /// published.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
-        self.periodic.catch_up = catch_up;
+        self.catch_up = catch_up;
         self
     }
 
@@ -144,79 +148,43 @@ impl<E: Event> Schedule<E> {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))
         };
         let new = NewEvent::of(&self.event).map_err(|error| wrong(&error))?;
-        let periodic = &self.periodic;
-        check(periodic).map_err(|error| wrong(&error))?;
-        let payload = new.payload.map(|payload| payload.get().to_owned());
-        Ok(declared(&self.name, &new.kind, payload, periodic))
-    }
-}
-
-/// Returns a schedule as it is stored.
-pub(crate) fn declared(
-    name: &str,
-    kind: &str,
-    payload: Option<String>,
-    periodic: &Periodic,
-) -> Declared {
-    Declared {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        payload,
-        times: times(periodic),
-        group: periodic.group.clone(),
-        start_within: periodic.start_within.map(seconds),
-        catch_up: periodic.catch_up,
-    }
-}
-
-fn seconds(time: Duration) -> i64 {
-    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn times(periodic: &Periodic) -> Times {
-    Times {
-        cron: periodic.cron.clone(),
-        every: periodic.every.map(seconds),
-        time_zone: periodic
-            .time_zone
-            .clone()
-            .unwrap_or_else(|| "UTC".to_owned()),
-    }
-}
-
-/// Checks what the database cannot check: that the schedule can be parsed and has a slot. Returns the first
-/// slot from now on.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what it must be.
-pub fn check(periodic: &Periodic) -> Result<String> {
-    for (field, time) in [
-        ("every", periodic.every),
-        ("start_within", periodic.start_within),
-    ] {
-        if let Some(time) = time.filter(|time| time.subsec_nanos() != 0) {
-            let got = humantime::format_duration(time);
-            return Err(Error::Invalid(format!(
-                "{field}: must be whole seconds, got {got}"
-            )));
-        }
-    }
-    if periodic.cron.is_some() == periodic.every.is_some() {
-        let got = if periodic.cron.is_some() {
-            "both"
-        } else {
-            "none"
+        let seconds = |field, time| seconds(field, time).map_err(|why| wrong(&why));
+        let (cron, every) = match &self.due {
+            Due::Cron(expression) => (Some(expression.clone()), None),
+            Due::Every(time) => (None, Some(seconds("every", *time)?)),
         };
-        return Err(Error::Invalid(format!(
-            "cron, every: must be one of them, got {got}"
-        )));
+        let time_zone = self.time_zone.as_deref().unwrap_or("UTC").to_owned();
+        let within = self.start_within.map(|time| seconds("start_within", time));
+        let times = Times {
+            cron,
+            every,
+            time_zone,
+        };
+        check(&times).map_err(|why| wrong(&why))?;
+        Ok(Declared {
+            name: self.name.clone(),
+            kind: new.kind,
+            payload: new.payload.map(|payload| payload.get().to_owned()),
+            times,
+            group: self.group.clone(),
+            start_within: within.transpose()?,
+            catch_up: self.catch_up,
+        })
     }
-    let wrong = Error::Invalid;
-    let calendar = Calendar::read(&times(periodic)).map_err(wrong)?;
-    let first = calendar.after(Timestamp::now().as_second());
-    first
-        .and_then(rfc3339)
-        .ok_or_else(|| wrong(NEVER.to_owned()))
+}
+
+fn seconds(field: &str, time: Duration) -> Result<i64, String> {
+    if time.subsec_nanos() != 0 {
+        let got = humantime::format_duration(time);
+        return Err(format!("{field}: must be whole seconds, got {got}"));
+    }
+    Ok(i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// Checks what the database cannot check: that the times can be read, and that a slot comes.
+fn check(times: &Times) -> Result<(), String> {
+    let first = Calendar::read(times)?.after(Timestamp::now().as_second());
+    first.map(drop).ok_or_else(|| NEVER.to_owned())
 }
 
 const NEVER: &str = "cron: must be due at some time, got an expression that is never due";
@@ -344,7 +312,7 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
 }
 
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
-/// those that the program no longer declares are removed. Schedules of operators and of other programs stay.
+/// those that the program no longer declares are removed. Schedules of other programs stay.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
@@ -363,41 +331,38 @@ pub(crate) async fn sync(client: &Client, keeper: &str, declared: &[Declared]) -
     let mut changes = 0;
     for one in &stored {
         if !declared.iter().any(|other| other.name == one.name) {
-            let reason = "the program declares it no longer";
-            queue::drop_schedule(client, keeper, &one.name, reason).await?;
+            queue::drop_schedule(client, keeper, &one.name).await?;
             changes += 1;
         }
     }
     for one in declared {
         let payload = sealed(&one.kind, one.payload.clone()).await?;
-        let seals = payload != one.payload;
         let before = stored.iter().find(|other| other.name == one.name);
-        if before.is_some_and(|before| is_same(before, one, seals)) {
+        if before.is_some_and(|before| is_same(before, one, payload.as_deref())) {
             continue;
         }
         let one = Declared {
             payload,
             ..one.clone()
         };
-        let reason = "the program declares it";
-        let put = queue::put_schedule(client, keeper, &one, reason).await;
+        let put = queue::put_schedule(client, keeper, &one).await;
         put.map_err(|error| wrong(&one.name, error))?;
         changes += 1;
     }
     Ok(changes)
 }
 
-/// Whether the stored schedule equals the declared one. The stored payload is opened first, because sealing
-/// gives a different text each time. A payload that should be sealed and is not, or that cannot be opened,
-/// counts as different and is stored again.
-fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
-    let text = stored.payload.as_deref().map(str::as_bytes);
-    let Ok(opened) = sealing::opened(&stored.kind, text) else {
+/// Whether the stored schedule equals the declared one, whose payload is stored as `sealed`. The stored
+/// payload is opened first, because sealing gives a different text each time. A payload that another key has
+/// sealed, or none, or that cannot be opened, counts as different and is stored again.
+fn is_same(stored: &Declared, declared: &Declared, sealed: Option<&str>) -> bool {
+    let key = |payload: &str| sealing::envelope(payload.as_bytes()).map(|seal| seal.key);
+    let text = stored.payload.as_deref();
+    let Ok(opened) = sealing::opened(&stored.kind, text.map(str::as_bytes)) else {
         return false;
     };
-    let is_sealed = matches!(opened, Some(std::borrow::Cow::Owned(_)));
     let payload = opened.map(|opened| String::from_utf8_lossy(&opened).into_owned());
-    is_sealed == seals
+    text.map(key) == sealed.map(key)
         && Declared {
             payload,
             ..stored.clone()
@@ -408,7 +373,7 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] when the payload is not allowed in an event.
-pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
+async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
     sealing::ready().await?;
     let payload = payload.map(RawValue::from_string).transpose();
     let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
@@ -618,7 +583,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_or_is_never_due_is_refused_by_its_field() {
-        for (periodic, field) in [
+        for ((expression, zone), field) in [
             (("61 * * * *", "UTC"), "cron: must be five fields"),
             (("* * * * * *", "UTC"), "cron: must be five fields"),
             (("", "UTC"), "cron: must be five fields"),
@@ -626,12 +591,12 @@ mod tests {
             (("0 0 * * *", "Europe/Kiev2"), "time_zone: must be a name"),
             (("0 0 * * *", "+02:00"), "time_zone: must be a name"),
         ] {
-            let periodic = Periodic {
-                cron: Some(periodic.0.to_owned()),
-                time_zone: Some(periodic.1.to_owned()),
-                ..Periodic::default()
+            let times = Times {
+                cron: Some(expression.to_owned()),
+                every: None,
+                time_zone: zone.to_owned(),
             };
-            let message = check(&periodic).unwrap_err().to_string();
+            let message = check(&times).unwrap_err();
             assert!(message.contains(field), "{message}");
         }
         let broken = Times {

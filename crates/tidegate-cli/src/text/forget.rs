@@ -29,9 +29,6 @@ impl Text for ForgetRequest {
         if report.unknown > 0 {
             lines.push(format!("  {} ids without an event", report.unknown));
         }
-        if report.schedules > 0 {
-            lines.push(format!("  {} schedules", report.schedules));
-        }
         let tables = report.tables.iter();
         lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
         if report.incomplete {
@@ -44,7 +41,7 @@ impl Text for ForgetRequest {
 
     fn code(&self, report: &Self::Report) -> u8 {
         let rows: u64 = report.tables.values().sum();
-        let found = report.forgotten + report.before + report.schedules + rows;
+        let found = report.forgotten + report.before + rows;
         u8::from(found == 0 || report.incomplete)
     }
 }

@@ -8,20 +8,14 @@ impl Text for ScheduleRequest {
     fn text(&self, report: &Self::Report) -> String {
         let name = &report.name;
         match (report.change.as_str(), report.changed) {
-            ("set", _) => {
-                let next = report.next_at.as_deref().unwrap_or("an unknown time");
-                let paused = if report.paused { "; it is paused" } else { "" };
-                format!("{name} is set; its next slot is {next}{paused}")
-            }
             ("paused", true) => format!("{name} is paused; slots that pass meanwhile are skipped"),
             ("paused", false) => format!("{name} was paused already"),
             ("resumed", true) => format!("{name} is resumed, from its next slot on"),
             ("resumed", false) => format!("{name} was not paused"),
-            ("run", _) => format!(
+            _ => format!(
                 "{name} is published as event {}",
                 report.event_id.unwrap_or_default()
             ),
-            _ => format!("{name} is removed; events that it has published stay"),
         }
     }
 }

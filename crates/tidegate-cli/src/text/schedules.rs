@@ -27,9 +27,7 @@ impl Text for SchedulesRequest {
                         .unwrap_or_default()
                 }),
                 ("catch up", |one| one.catch_up.as_str().to_owned()),
-                ("kept by", |one| {
-                    shown(one.keeper.as_deref().unwrap_or("operators"))
-                }),
+                ("declared by", |one| shown(&one.keeper)),
             ],
         )
     }

@@ -3,17 +3,15 @@
 use maud::{Markup, html};
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
-use crate::acts::Action;
 use crate::desk::Desk;
-use crate::form::Fields;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
-use crate::offer::{form, offer};
+use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
 pub(super) async fn show(desk: Desk) -> Answered {
     let wanted = SchedulesRequest { limit: Some(500) };
-    let (report, kinds) = tokio::try_join!(desk.service().run(&wanted), desk.kinds())?;
+    let report = desk.service().run(&wanted).await?;
     let stopped = report
         .schedules
         .iter()
@@ -21,10 +19,8 @@ pub(super) async fn show(desk: Desk) -> Answered {
         .count();
     let body = html! {
         @if report.schedules.is_empty() { (empty("There are no schedules.")) } @else { (list(&desk, &report.schedules)) }
-        (another(&desk))
     };
     Page::new("/schedules", "Schedules", "tidegate schedules", body)
-        .fixed(kinds)
         .renewing(format!("{stopped} schedules have stopped."))
         .answer(&desk)
 }
@@ -41,7 +37,7 @@ fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
         td "Last slot" { (time_of(one.last_at.as_deref())) }
         td "Last event" { (event(base, &one.last_event_id.into())) }
         td "Missed slots" { (one.catch_up.as_str()) }
-        td "Owner" { @match &one.keeper { Some(keeper) => { "program " (short(keeper)) } None => "operators" } }
+        td "Program" { (short(&one.keeper)) }
     }
 }
 
@@ -69,23 +65,6 @@ fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
             (offer(desk, "schedule", "Run now", &of("run"), &[]))
             @if one.state == "paused" { (offer(desk, "schedule", "Resume", &of("resume"), &[])) }
             @else { (offer(desk, "schedule", "Pause", &of("pause"), &[])) }
-            @if one.keeper.is_none() { (offer(desk, "schedule", "Remove", &of("remove"), &[])) }
         }
     }
-}
-
-/// The form for a schedule owned by operators.
-fn another(desk: &Desk) -> Markup {
-    let fields = Action::named("schedule")
-        .into_iter()
-        .flat_map(Action::fields);
-    let fields = fields.filter(|field| !field.is_flag());
-    let fields = html! { @for field in fields { (field.input(&Fields::default())) } };
-    form(
-        desk,
-        "schedule",
-        "Create or change a schedule",
-        &[],
-        &fields,
-    )
 }

@@ -12,8 +12,8 @@ use crate::connect::Client;
 use super::prelude::*;
 use super::{Subject, SubjectKeys, parse_subject};
 use crate::forget::{Forgotten, Records};
+use crate::queue;
 use crate::queue::retention::partitions;
-use crate::queue::{self, refused};
 
 /// How many events one statement takes.
 const BATCH: usize = 1000;
@@ -87,9 +87,6 @@ pub struct ForgetReport {
     pub before: u64,
     /// How many ids name no event.
     pub unknown: u64,
-    /// How many schedules of operators were removed, because they publish to these groups.
-    #[serde(default)]
-    pub schedules: u64,
     /// Rows of the program's own tables that were removed, by table.
     pub tables: BTreeMap<String, u64>,
     /// Whether new events appeared faster than they could be forgotten, as follow-ups or in the group. Send
@@ -107,10 +104,6 @@ statements! {
 
     /// The follow-ups and replays of events, by id.
     OFFSPRING: "offspring" [INT8_ARRAY, INT8, INT4] = "SELECT tidegate.offspring($1, $2, $3)";
-
-    /// Removes the operators' schedules of these groups, or counts them.
-    FORGET_SCHEDULES: "forget_schedules" [TEXT_ARRAY, TEXT, TEXT, BOOL] =
-        "SELECT tidegate.forget_schedules($1, $2, $3, $4)";
 }
 
 impl Verb for ForgetRequest {
@@ -134,10 +127,6 @@ impl Verb for ForgetRequest {
         keys.groups.extend(self.whom.group.clone());
         keys.correlation_ids
             .extend(self.whom.correlation_id.clone());
-        if !keys.groups.is_empty() {
-            // The schedules come first, so that they publish no more events.
-            report.schedules = forget_schedules(&client, &keys.groups, self).await?;
-        }
         let named = self.whom.ids.clone().unwrap_or_default();
         let mut found = everywhere(&client, &keys).await?;
         found.extend(named);
@@ -322,18 +311,4 @@ impl Family<'_> {
         ];
         report(self.client, &FORGET, values).await
     }
-}
-
-/// Removes the operators' schedules of these groups, or counts them.
-async fn forget_schedules(
-    client: &Client,
-    groups: &[String],
-    request: &ForgetRequest,
-) -> Result<u64> {
-    let Audit { reason, actor } = &request.audit;
-    let values: &[&(dyn ToSql + Sync)] = &[&groups, reason, actor, &request.dry_run];
-    let forgotten: Option<i64> = queue::first(client, &FORGET_SCHEDULES, values)
-        .await
-        .map_err(refused)?;
-    Ok(forgotten.unwrap_or_default().unsigned_abs())
 }

@@ -24,7 +24,6 @@ use clap::Args;
 use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio_postgres::types::ToSql;
 
@@ -37,9 +36,9 @@ use crate::drain::Hooks;
 use crate::error::{Error, Result};
 pub use crate::forget::{Subject, SubjectKeys, parse_subject};
 pub use crate::moment::{Moment, parse_moment, parse_time};
-pub use crate::periodic::CatchUp;
 use crate::prometheus;
 use crate::queue;
+pub use crate::queue::CatchUp;
 use crate::queue::{Queryable, Statement};
 pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
 
@@ -372,22 +371,6 @@ fn given(flags: &[bool]) -> usize {
 fn event_id(text: &str) -> Result<i64, String> {
     let id = text.parse();
     id.map_err(|_| "must be the id of an event, a whole number".to_owned())
-}
-
-/// Reads the JSON of a flag: the text itself, or @FILE, or - for stdin.
-///
-/// # Errors
-/// What it must be.
-pub fn json_argument(argument: &str) -> Result<Box<RawValue>, String> {
-    let unreadable = |error: std::io::Error| format!("{argument}: {error}");
-    let text = if argument == "-" {
-        std::io::read_to_string(std::io::stdin()).map_err(unreadable)?
-    } else if let Some(file) = argument.strip_prefix('@') {
-        std::fs::read_to_string(file).map_err(unreadable)?
-    } else {
-        argument.to_owned()
-    };
-    serde_json::from_str(text.trim()).map_err(|error| format!("must be JSON, @FILE or -: {error}"))
 }
 
 /// Runs a statement that answers with one document, and reads the report from it.

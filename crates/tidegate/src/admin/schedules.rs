@@ -29,8 +29,8 @@ pub struct SchedulesReport {
 pub struct ScheduleStatus {
     /// Its name.
     pub name: String,
-    /// The program that declares it; `None` if operators keep it.
-    pub keeper: Option<String>,
+    /// The program that declares it.
+    pub keeper: String,
     /// The kind of its events.
     pub kind: String,
     /// The cron expression. A schedule has this or `every_ms`.

@@ -7,24 +7,31 @@ use super::publish::refused;
 use super::statement::statements;
 use super::{Queryable, documents, execute, text};
 use crate::error::Result;
-use crate::periodic::CatchUp;
 
-/// The text of a statement with the fields of a [`Declared`], parameter `$1`, between these two parts.
-macro_rules! with_declared {
-    ($before:literal, $after:literal) => {
-        concat!(
-            $before,
-            "d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
-       make_interval(secs => d.start_within), d.catch_up",
-            $after,
-            "
-  FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
-                                       start_within float8, catch_up text)"
-        )
-    };
+/// The treatment of slots that passed while no drain ran.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum CatchUp {
+    /// They are skipped. A slot that a drain handles at most 15 minutes late is not missed.
+    None,
+    /// Only the last of them is published.
+    #[default]
+    Last,
+    /// All of them are published, the oldest first.
+    All,
 }
-#[cfg(feature = "admin")]
-pub(crate) use with_declared;
+
+impl CatchUp {
+    /// Returns the name in reports and in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Last => "last",
+            Self::All => "all",
+        }
+    }
+}
 
 statements! {
     /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most
@@ -54,12 +61,14 @@ SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::
   FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
     /// Creates or changes a schedule that program `$2` declares.
-    PUT_SCHEDULE: "put_schedule" [TEXT, TEXT, TEXT] =
-        with_declared!("SELECT tidegate.put_schedule($2, ", ", $3, NULL)::text");
+    PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
+SELECT tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
+                             make_interval(secs => d.start_within), d.catch_up)
+  FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
+                                       start_within float8, catch_up text)";
 
     /// Removes a schedule that program `$1` no longer declares.
-    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT, TEXT] =
-        "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text";
+    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT tidegate.drop_schedule($1, $2)";
 }
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the
@@ -170,13 +179,6 @@ pub struct Declared {
     pub catch_up: CatchUp,
 }
 
-impl Declared {
-    /// Returns it as a parameter of a statement.
-    pub(crate) fn text(&self) -> Result<String> {
-        text("schedule", self)
-    }
-}
-
 /// Returns what a program has declared so far.
 ///
 /// # Errors
@@ -194,28 +196,16 @@ pub async fn put_schedule(
     client: &impl Queryable,
     keeper: &str,
     declared: &Declared,
-    reason: &str,
 ) -> Result<()> {
-    let put = execute(
-        client,
-        &PUT_SCHEDULE,
-        &[&declared.text()?, &keeper, &reason],
-    )
-    .await;
+    let declared = text("schedule", declared)?;
+    let put = execute(client, &PUT_SCHEDULE, &[&declared, &keeper]).await;
     put.map_err(refused)
 }
 
 /// Removes a schedule that a program no longer declares.
 ///
 /// # Errors
-/// As [`put_schedule`].
-pub async fn drop_schedule(
-    client: &impl Queryable,
-    keeper: &str,
-    name: &str,
-    reason: &str,
-) -> Result<()> {
-    let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
-    let dropped = execute(client, &DROP_SCHEDULE, values).await;
-    dropped.map_err(refused)
+/// When the database fails or does not answer.
+pub async fn drop_schedule(client: &impl Queryable, keeper: &str, name: &str) -> Result<()> {
+    execute(client, &DROP_SCHEDULE, &[&keeper, &name]).await
 }
