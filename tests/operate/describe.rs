@@ -119,7 +119,7 @@ const COMMANDS: &str = r#"
     schedule nightly --run --reason why
     schedules
     retention
-    retention grant_letter_viewed --completed 7d --apply --reason why
+    retention grant_letter_viewed --completed 7d --reason why
     forget --group h --reason why
     cleanup
     api-key create --label w --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason why

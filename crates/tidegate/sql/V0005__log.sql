@@ -55,10 +55,9 @@ END $$;
 
 -- The columns of the log, as text. For moving rows between partitions. A partition may have its columns in
 -- another order.
-CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RETURNS text
+CREATE FUNCTION tidegate.log_columns(prefix text) RETURNS text
     LANGUAGE sql STABLE AS $$
-    SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
-                           ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
+    SELECT string_agg(prefix || quote_ident(attname), ', ' ORDER BY attnum)
       FROM pg_attribute
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
@@ -465,71 +464,6 @@ COMMENT ON FUNCTION tidegate.set_retention IS
     'completed and failed: 0 to 3660 days; null leaves the value unchanged. reason: the reason, required. actor: the '
     'operator''s name.';
 
--- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The
--- events move to the partition of their new day. It walks as delete_expired() does. The first calls make the
--- partitions that are missing, one each: `since` and `next` are the day then.
-CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text,
-                                         OUT redated bigint, OUT next text)
-    LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    target constant text := apply_retention.partition;
-    walks constant boolean := coalesce(apply_retention.since ~ '^\(', false);
-    start tid := '(0,0)';
-    kept record;
-    day date;
-    stop tid;
-    last tid;
-BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
-    PERFORM tidegate.require_kind(kind);
-    SELECT k.retention_completed, k.retention_failed INTO kept
-      FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;
-    redated := 0;
-    IF walks THEN
-        start := apply_retention.since::tid;
-    ELSE
-        EXECUTE format(
-            'WITH wanted AS MATERIALIZED (
-                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $2 ELSE $3 END) AT TIME ZONE ''UTC'')::date AS day
-                   FROM tidegate.%I AS l WHERE l.kind = $1)
-             SELECT min(w.day) FROM wanted AS w
-              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date AND w.day > $4 AND NOT tidegate.has_log_partition(w.day)', target)
-           INTO day USING apply_retention.kind, kept.retention_completed, kept.retention_failed, coalesce(apply_retention.since, '-infinity')::date;
-        IF day IS NOT NULL THEN
-            PERFORM tidegate.make_log_partition(day);
-            next := day::text;
-            RETURN;
-        END IF;
-    END IF;
-    stop := tidegate.step_end(target, start);
-    EXECUTE format(
-        'WITH chosen AS MATERIALIZED (
-             SELECT l.ctid AS place
-               FROM ONLY tidegate.%1$I AS l
-              WHERE l.ctid > $1 AND l.ctid < $2 AND l.kind = $3
-                AND l.expires_at <> l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END
-              LIMIT $6
-                FOR UPDATE
-         ), taken AS (
-             DELETE FROM ONLY tidegate.%1$I AS l WHERE l.ctid = ANY (ARRAY(SELECT place FROM chosen)) RETURNING l.*
-         ), put AS (
-             INSERT INTO tidegate.event_log (%2$s) SELECT %3$s FROM taken AS l RETURNING 1)
-         SELECT (SELECT count(*) FROM put),
-                CASE WHEN (SELECT count(*) FROM chosen) = $6 THEN (SELECT max(place) FROM chosen) END',
-        target, tidegate.log_columns(''),
-        tidegate.log_columns('l.', 'l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END'))
-       INTO redated, last
-      USING start, coalesce(stop, '(4294967295,65535)'::tid), apply_retention.kind, kept.retention_completed,
-            kept.retention_failed, apply_retention.batch::bigint;
-    IF redated > 0 THEN
-        PERFORM tidegate.record_change('apply_retention', actor, jsonb_build_object(
-            'kind', kind, 'partition', target, 'completed', kept.retention_completed, 'failed', kept.retention_failed),
-            redated, reason);
-    END IF;
-    next := coalesce(last, stop)::text;
-END $$;
-
 -- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
 -- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
 -- items: days without a partition, partitions, or a single item that is the stage itself. `at` is the item of
@@ -560,12 +494,11 @@ BEGIN
         END IF;
         item := CASE
             WHEN stage = 'make' THEN (SELECT min(d)::text FROM tidegate.missing_log_days(moment) AS d WHERE reached IS NULL OR d > reached::date)
-            WHEN stage IN ('drop', 'delete', 'apply') THEN (
+            WHEN stage IN ('drop', 'delete') THEN (
                 SELECT min(p.partition) FROM tidegate.log_partitions() AS p
                  WHERE (reached IS NULL OR p.partition > reached OR p.partition = reached AND since IS NOT NULL)
                    AND CASE stage WHEN 'drop' THEN p.upper_bound <= moment
-                                  WHEN 'delete' THEN coalesce(p.lower_bound <= moment AND NOT (dry_run AND p.upper_bound <= moment), true)
-                                  ELSE true END)
+                                  ELSE coalesce(p.lower_bound <= moment AND NOT (dry_run AND p.upper_bound <= moment), true) END)
             WHEN reached IS NULL OR since IS NOT NULL THEN stage END;
         EXIT WHEN item IS NOT NULL OR stage IS NULL;
         stages := stages - 0;
@@ -590,9 +523,6 @@ BEGIN
     ELSIF stage = 'delete' THEN
         SELECT d.deleted, d.next INTO gone, since FROM tidegate.delete_expired(item, since, batch, moment) AS d;
         did := jsonb_build_object('rows_deleted', gone);
-    ELSIF stage = 'apply' THEN
-        SELECT a.next, jsonb_build_object('rows_redated', a.redated) INTO since, did
-          FROM tidegate.apply_retention(state->>'kind', item, since, batch, state->>'reason', actor) AS a;
     ELSIF stage = 'forget' THEN
         gone := tidegate.forget_received(batch, dry_run, moment);
         since := CASE WHEN gone >= batch AND NOT dry_run THEN 'more' END;

@@ -242,7 +242,7 @@ async fn expire(
     }
 }
 
-pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop> {
+fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop> {
     match ended {
         Ok(()) => Ok(CleanupStop::Done),
         Err(Halt::Spent) => Ok(CleanupStop::BudgetSpent),

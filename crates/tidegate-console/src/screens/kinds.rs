@@ -101,7 +101,7 @@ pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
 
 /// The form that changes the retention of a kind.
 pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
-    let inputs = &["completed", "failed", "apply"];
+    let inputs = &["completed", "failed"];
     offer(
         desk,
         "retention",

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::prelude::*;
-use super::program::{Failure, overrun};
+use super::program::Failure;
 use super::{answer, bounds};
-use crate::drain::Hooks;
+use crate::drain::{Hooks, OVERRUN};
 use crate::retention::{CleanupHooks, CleanupOptions, CleanupReport};
 
 /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
@@ -72,6 +72,9 @@ impl Verb for CleanupRequest {
             stop: hooks.stop,
             ..CleanupHooks::default()
         };
-        answer::<Self>(time.map(overrun), service.cleanup(&options, hooks)).await
+        // The database may not answer during the last step, and the caller's own deadline must not pass
+        // first.
+        let time = time.map(|time| time + OVERRUN);
+        answer::<Self>(time, service.cleanup(&options, hooks)).await
     }
 }

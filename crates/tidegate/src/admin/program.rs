@@ -15,9 +15,7 @@ use crate::config::Lookup;
 use crate::connect::{Database, Transaction, next_tick};
 use crate::dispatch::Dispatch;
 use crate::doctor::{DoctorReport, Target, examine, refuse_foreign};
-use crate::drain::{
-    DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, StopReason, drain_measured,
-};
+use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain_measured};
 use crate::error::{Error, Result};
 use crate::event::{DecodeError, Event as _, NewEvent};
 use crate::figures::Figures;
@@ -620,12 +618,6 @@ pub(super) fn the_callers(error: Error) -> Error {
         Error::Config(text) => Error::Invalid(text),
         other => other,
     }
-}
-
-/// Returns when to cut work that watches its own time. The database may not answer during the last step, and
-/// the caller's own deadline must not pass first.
-pub(super) fn overrun(time: Duration) -> Duration {
-    time + OVERRUN
 }
 
 /// Cuts work that has no budget of its own, because its caller is gone after `time`.

@@ -1,22 +1,15 @@
 //! The verb `retention`: how long finished events are kept.
 
-use serde_json::{Value, json};
-
-use super::answer;
 use super::prelude::*;
-use super::program::{Failure, overrun};
-use crate::budget::millis;
 use crate::connect::Client;
-use crate::drain::Hooks;
-use crate::queue::retention::Done;
 use crate::queue::{documents, execute, refused};
-use crate::retention::{CleanupStop, stop_reason};
-use crate::steps::{Steps, make_partitions};
+use crate::steps::make_partitions;
 
-/// Show how long finished events of each kind are kept, or change it for one kind.
+/// Show how long finished events of each kind are kept, or change it for events of one kind that end from now
+/// on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(
-    after_help = "Example:\n  tidegate retention order_placed --completed 7d --failed 30d --apply --reason 'the disk is full'"
+    after_help = "Example:\n  tidegate retention order_placed --completed 7d --failed 30d --reason 'the disk is full'"
 )]
 pub struct RetentionRequest {
     /// The kind; without it, all kinds are shown.
@@ -29,30 +22,12 @@ pub struct RetentionRequest {
     #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
     #[serde(default, deserialize_with = "written")]
     pub failed: Option<Duration>,
-    /// Apply the new times also to events of this kind that have already finished.
-    #[arg(long, requires_all = ["kind", "reason"])]
-    #[serde(default)]
-    pub apply: bool,
-    /// Time limit for --apply, such as 30s [env: TIDEGATE_BUDGET] [default: 50s].
-    #[arg(long, requires = "apply", value_parser = parse_duration)]
-    #[serde(default, deserialize_with = "written")]
-    pub budget: Option<Duration>,
     /// Reason for the change, recorded in the audit.
     #[arg(long, requires = "kind")]
     pub reason: Option<String>,
     /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long, requires = "kind")]
     pub actor: Option<String>,
-}
-
-/// The answer to a request about retention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Retention {
-    /// The retention in effect.
-    Kept(KindsReport),
-    /// The result of a change.
-    Changed(RetentionReport),
 }
 
 /// How long finished events of a kind are kept, as the database writes intervals.
@@ -73,37 +48,9 @@ pub struct KindRetention {
 /// How long finished events are kept, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[non_exhaustive]
-pub struct KindsReport {
-    /// All kinds, or the requested one.
-    pub kinds: Vec<KindRetention>,
-}
-
-/// What a change of retention did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[non_exhaustive]
 pub struct RetentionReport {
-    /// The current retention of the kind.
+    /// All kinds, or the requested one, as it is after a change.
     pub kinds: Vec<KindRetention>,
-    /// The result for events that had already finished, if the change was applied to them.
-    pub redated: Option<RedateReport>,
-}
-
-/// What became of finished events when a retention was applied to them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[non_exhaustive]
-pub struct RedateReport {
-    /// How many rows have a new expiry.
-    pub rows: u64,
-    /// How often a step did not get a lock in time.
-    pub lock_timeouts: u64,
-    /// How many steps were given up because of that.
-    pub skipped: u64,
-    /// How many milliseconds it took.
-    pub elapsed_ms: u64,
-    /// How many milliseconds it was allowed to take.
-    pub budget_ms: u64,
-    /// Why it ended.
-    pub stop_reason: CleanupStop,
 }
 
 statements! {
@@ -120,8 +67,8 @@ SELECT FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), ma
 
 impl RetentionRequest {
     /// Whether it changes anything.
-    fn changes(&self) -> bool {
-        self.completed.is_some() || self.failed.is_some() || self.apply
+    pub fn changes(&self) -> bool {
+        self.completed.is_some() || self.failed.is_some()
     }
 
     async fn kinds(&self, client: &Client) -> Result<Vec<KindRetention>> {
@@ -151,29 +98,6 @@ impl RetentionRequest {
         set.map_err(refused)?;
         make_partitions(client).await
     }
-
-    /// Applies the current retention to events that have already finished.
-    async fn redate(&self, client: &Client, budget: Duration) -> Result<RedateReport> {
-        let budget = self.budget.unwrap_or(budget);
-        let mut steps = Steps::new(budget, None);
-        let mut rows = 0;
-        let state = json!({
-            "stages": ["apply"],
-            "kind": self.kind,
-            "reason": self.reason,
-            "actor": self.actor,
-        });
-        let on_done = |done: Done| rows += done.rows_redated;
-        let ended = steps.walk(client, state, on_done).await;
-        Ok(RedateReport {
-            rows,
-            stop_reason: stop_reason(ended)?,
-            lock_timeouts: steps.lock_timeouts,
-            skipped: steps.skipped,
-            elapsed_ms: millis(steps.began.elapsed()),
-            budget_ms: millis(budget),
-        })
-    }
 }
 
 /// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
@@ -187,7 +111,7 @@ fn in_days(time: Duration) -> (i32, f64) {
 impl Verb for RetentionRequest {
     const NAME: &'static str = "retention";
 
-    type Report = Retention;
+    type Report = RetentionReport;
 
     fn actor(&mut self) -> Option<&mut Option<String>> {
         Some(&mut self.actor)
@@ -199,44 +123,17 @@ impl Verb for RetentionRequest {
             (_, None) if self.changes() => "reason",
             _ => return Ok(()),
         };
-        let text = format!("{lacking}: must be given with completed, failed or apply");
+        let text = format!("{lacking}: must be given with completed or failed");
         Err(Error::Invalid(text))
     }
 
-    async fn run(&self, service: &Service) -> Result<Retention> {
+    async fn run(&self, service: &Service) -> Result<RetentionReport> {
         let client = service.database.connect().await?;
-        if !self.changes() {
-            let kinds = self.kinds(&client).await?;
-            return Ok(Retention::Kept(KindsReport { kinds }));
-        }
-        if self.completed.is_some() || self.failed.is_some() {
+        if self.changes() {
             self.set(&client).await?;
         }
-        let redated = if self.apply {
-            Some(self.redate(&client, service.options.budget).await?)
-        } else {
-            None
-        };
         let kinds = self.kinds(&client).await?;
-        Ok(Retention::Changed(RetentionReport { kinds, redated }))
-    }
-
-    async fn answer(
-        &self,
-        service: &Service,
-        time: Option<Duration>,
-        _: Hooks,
-    ) -> Result<Value, Failure> {
-        // Applying it watches its own time, as a cleanup does.
-        let Some(most) = time.filter(|_| self.apply) else {
-            return answer::<Self>(time, self.run(service)).await;
-        };
-        let budget = self.budget.unwrap_or(service.options.budget).min(most);
-        let request = Self {
-            budget: Some(budget),
-            ..self.clone()
-        };
-        answer::<Self>(Some(overrun(most)), request.run(service)).await
+        Ok(RetentionReport { kinds })
     }
 }
 

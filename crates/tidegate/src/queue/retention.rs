@@ -37,8 +37,6 @@ pub struct Done {
     pub rows_deleted: u64,
     /// Messages from outside forgotten.
     pub messages_forgotten: u64,
-    /// Rows that have a new expiry.
-    pub rows_redated: u64,
 }
 
 /// A dropped partition: the finished events of a day.
