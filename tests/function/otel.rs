@@ -518,7 +518,7 @@ async fn what_is_lost_is_counted_in_the_log() {
     for (url, timeout, reason) in [
         (gone, ample, "Connection refused"),
         (slow.url(), &[], "no answer within 500ms"),
-        (broken.url(), ample, "the collector answered 500"),
+        (broken.url(), ample, "status code: 500"),
     ] {
         publish_views(&client, 3).await;
         let metrics = [("TIDEGATE_METRICS", "emf"), ("TIDEGATE_METRICS_QUEUE", "q")];

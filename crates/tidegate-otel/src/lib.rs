@@ -1,11 +1,11 @@
 //! Owns the export of traces to an OpenTelemetry collector: which spans are kept, and how they are sent. The
 //! crate `tidegate` decides what is recorded and gives its spans their places ([`tidegate::trace`]).
 //!
-//! The exporter is OpenTelemetry's own. Its SDK's processors are not used: they export on their own threads,
-//! by timers. A function is frozen between two invocations, along with the spans that those threads hold.
-//! Here, spans are kept in a bounded list. One request sends them all at the end of the work that recorded
-//! them, on the same runtime and within a limit. Spans that cannot be sent by then are dropped and counted,
-//! and no event waits for them.
+//! `tracing-opentelemetry` makes the spans, and `opentelemetry-otlp` exports them. The SDK's processors are
+//! not used: they export on their own threads, by timers. A function is frozen between two invocations, along
+//! with the spans that those threads hold. Here, the processor is a bounded list. One request sends all of it
+//! at the end of the work that recorded them, on the same runtime and within a limit. Spans that cannot be
+//! sent by then are dropped and counted, and no event waits for them.
 
 mod recorder;
 mod sender;
@@ -13,7 +13,7 @@ mod settings;
 mod spool;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry_otlp::SpanExporter;
@@ -27,8 +27,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
-use self::recorder::Recorder;
-use self::sender::Failure;
+use self::sender::Reason;
 use self::settings::Settings;
 use self::spool::Spool;
 
@@ -39,7 +38,7 @@ pub struct Telemetry(Arc<Inner>);
 
 struct Inner {
     exporter: SpanExporter,
-    failure: Failure,
+    reason: Reason,
     spool: Spool,
     settings: Settings,
     metrics: Option<Metrics>,
@@ -90,7 +89,8 @@ where
             && (target == SPANS || is_ours && logged.would_enable(target, span.level()))
     };
     let filter = filter_fn(wanted).with_max_level_hint(most);
-    telemetry.map(Recorder).with_filter(filter)
+    let recorder = telemetry.map(|telemetry| recorder::layer(telemetry.0.spool.clone()));
+    recorder.with_filter(filter)
 }
 
 /// Returns where this process sends traces, if it does.
@@ -123,11 +123,11 @@ impl Telemetry {
         let Some(settings) = Settings::read(lookup)? else {
             return Ok(None);
         };
-        let failure = Failure::default();
+        let reason = Reason::default();
         Ok(Some(Self(Arc::new(Inner {
-            exporter: sender::exporter(lookup, &settings, failure.clone())?,
-            failure,
-            spool: Spool::default(),
+            exporter: sender::exporter(lookup, &settings, reason.clone())?,
+            reason,
+            spool: Spool::new(settings.shows_correlation),
             settings,
             metrics: Metrics::from_settings(lookup)?,
         }))))
@@ -167,7 +167,10 @@ impl Telemetry {
             let sent = tokio::time::timeout(limit, self.0.exporter.export(spans)).await;
             why = match sent {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(self.0.failure.take().unwrap_or_else(|| error.to_string())),
+                Ok(Err(error)) => {
+                    let mut reason = self.0.reason.lock().unwrap_or_else(PoisonError::into_inner);
+                    Some(reason.take().unwrap_or_else(|| error.to_string()))
+                }
                 Err(_) => Some(format!("no answer within {limit:?}")),
             };
         }

@@ -1,260 +1,226 @@
-//! The layer that turns `tracing` spans into OpenTelemetry's.
+//! Gives OpenTelemetry's spans their places. `tracing-opentelemetry` makes them from those of `tracing`.
 //!
 //! The crate `tidegate` says in fields where its spans stand. The program's own spans stand below the
-//! handlers that create them. Their fields are never sent: `#[instrument]` puts every argument into them,
-//! including payloads (I9).
+//! handlers that create them. Except for `otel.name` and `otel.kind`, their fields are never sent:
+//! `#[instrument]` puts every argument into them, including payloads (I9).
 
-use std::borrow::Cow;
-use std::fmt::Debug;
-use std::time::SystemTime;
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
 
 use opentelemetry::trace::{
-    Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+    Link, SpanBuilder, SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState,
+    Tracer, TracerProvider,
 };
-use opentelemetry::{InstrumentationScope, KeyValue, Value};
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
-use tidegate::logs::SPANS;
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{
+    IdGenerator, RandomIdGenerator, Sampler, SdkTracer, SdkTracerProvider, Span,
+};
 use tidegate::trace::{self, TraceContext};
 use tracing::Subscriber;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::Context;
-use tracing_subscriber::registry::{LookupSpan, SpanRef};
+use tracing_opentelemetry::OpenTelemetryLayer;
+use tracing_subscriber::registry::LookupSpan;
 
-use crate::Telemetry;
+use crate::spool::{Spool, is_of_tidegate};
 
 /// The semantic conventions that the names follow.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
 
-const CORRELATION: &str = "messaging.message.conversation_id";
-
-/// Records spans.
-pub(crate) struct Recorder(pub(crate) Telemetry);
-
-/// An open span.
-struct Open {
-    began: SystemTime,
-    entered: bool,
-    /// When it was left last.
-    left: Option<SystemTime>,
-    position: Option<TraceContext>,
-    parent: SpanId,
-    links: Vec<Link>,
-    kind: SpanKind,
-    name: Option<String>,
-    attributes: Vec<KeyValue>,
+thread_local! {
+    /// The ids of the span that is built next.
+    static NEXT: Cell<(TraceId, SpanId)> = const { Cell::new((TraceId::INVALID, SpanId::INVALID)) };
 }
 
-impl Open {
-    fn new() -> Self {
-        Self {
-            began: SystemTime::now(),
-            entered: false,
-            left: None,
-            position: None,
-            parent: SpanId::INVALID,
-            links: Vec::new(),
-            kind: SpanKind::Internal,
-            name: None,
-            attributes: Vec::new(),
-        }
-    }
+/// Returns the layer that keeps spans in the spool.
+pub(crate) fn layer<S>(spool: Spool) -> OpenTelemetryLayer<S, Recorder>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let provider = SdkTracerProvider::builder()
+        .with_span_processor(spool)
+        .with_id_generator(NextIds)
+        // The publisher decides, or the drain: what is not to be recorded has no position.
+        .with_sampler(Sampler::AlwaysOn)
+        .build();
+    let scope = InstrumentationScope::builder("tidegate")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .with_schema_url(SCHEMA)
+        .build();
+    let recorder = Recorder {
+        tracer: provider.tracer_with_scope(scope),
+        invocation: Mutex::default(),
+    };
+    tracing_opentelemetry::layer()
+        .with_tracer(recorder)
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        // Spans are built when they close, or when another begins below them.
+        .with_context_activation(false)
+}
 
-    fn put(&mut self, field: &Field, value: impl Into<Value>) {
-        self.attributes.push(KeyValue::new(field.name(), value));
-    }
+/// Builds spans at the positions that they have in their traces.
+pub(crate) struct Recorder {
+    tracer: SdkTracer,
+    /// What the shell says of the invocation, for the drain's span.
+    invocation: Mutex<Vec<KeyValue>>,
+}
 
-    fn end(self, name: &'static str, position: &TraceContext) -> SpanData {
-        let has_failed = |attribute: &KeyValue| attribute.key.as_str() == "error.type";
-        let status = if self.attributes.iter().any(has_failed) {
-            Status::error("")
-        } else {
-            Status::Unset
+impl Recorder {
+    /// Returns the position of a span of the crate `tidegate`, and that above it.
+    fn place(&self, builder: &mut SpanBuilder) -> Option<(SpanContext, SpanContext)> {
+        let attributes = builder.attributes.get_or_insert_default();
+        let mut take = |name| {
+            let found = attributes.iter().position(|one| one.key.as_str() == name)?;
+            Some(attributes.swap_remove(found).value.to_string())
         };
-        let mut links = SpanLinks::default();
-        links.links = self.links;
-        SpanData {
-            span_context: context(position),
-            parent_span_id: self.parent,
-            parent_span_is_remote: false,
-            span_kind: self.kind,
-            name: self.name.map_or(Cow::Borrowed(name), Cow::Owned),
-            start_time: self.began,
-            end_time: self.left.unwrap_or_else(SystemTime::now).max(self.began),
-            attributes: self.attributes,
-            dropped_attributes_count: 0,
-            events: SpanEvents::default(),
-            links,
-            status,
-            instrumentation_scope: InstrumentationScope::builder("tidegate")
-                .with_version(env!("CARGO_PKG_VERSION"))
-                .with_schema_url(SCHEMA)
-                .build(),
+        let (position, parent) = (take("trace.position"), take("trace.parent"));
+        if let Some(links) = take("trace.links") {
+            let positions = links.split(',').filter_map(TraceContext::parse);
+            let linked = positions.map(|position| Link::with_context(context(&position)));
+            builder.links = Some(linked.collect());
         }
+        let mut invocation = self
+            .invocation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match (builder.name.as_ref(), &position) {
+            ("invocation", None) => *invocation = attributes.split_off(1),
+            ("drain", Some(_)) => attributes.append(&mut invocation),
+            _ => {}
+        }
+        let own = context(&TraceContext::parse(&position?)?);
+        let above = at(own.trace_id(), span_id(&parent.unwrap_or_default()));
+        Some((own, above))
     }
 }
 
-impl Visit for Open {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "trace.position" => self.position = TraceContext::parse(value),
-            "trace.parent" => self.parent = span_id(value),
-            "trace.links" => {
-                let positions = value.split(',').filter_map(TraceContext::parse);
-                self.links = positions
-                    .map(|position| Link::with_context(context(&position)))
-                    .collect();
+impl Tracer for Recorder {
+    type Span = Span;
+
+    fn build_with_context(&self, mut builder: SpanBuilder, above: &Context) -> Span {
+        let attributes = builder.attributes.as_deref().unwrap_or_default();
+        let place = if is_of_tidegate(attributes) {
+            self.place(&mut builder)
+        } else {
+            below(above)
+        };
+        let around = match place {
+            Some((own, above)) => {
+                NEXT.set((own.trace_id(), own.span_id()));
+                Context::new().with_remote_span_context(above)
             }
-            "otel.name" => self.name = Some(value.to_owned()),
-            "otel.kind" => {
-                self.kind = match value {
-                    "client" => SpanKind::Client,
-                    "producer" => SpanKind::Producer,
-                    "consumer" => SpanKind::Consumer,
-                    _ => SpanKind::Internal,
-                };
-            }
-            "error.type" if value.is_empty() => self.put(field, "_OTHER"),
-            _ => self.put(field, value.to_owned()),
-        }
+            None => Context::new().with_telemetry_suppressed(),
+        };
+        self.tracer.build_with_context(builder, &around)
     }
+}
 
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.record_str(field, &format!("{value:?}"));
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, i64::try_from(value).unwrap_or(i64::MAX));
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value);
-    }
+/// Returns the position of one of the program's own spans, and that above it: of the nearest span above that
+/// is recorded, or else of the running work.
+fn below(above: &Context) -> Option<(SpanContext, SpanContext)> {
+    let recorded = Some(above.span().span_context().clone()).filter(SpanContext::is_valid);
+    let running = || trace::current().filter(TraceContext::is_sampled);
+    let above = recorded.or_else(|| Some(context(&running()?)))?;
+    let own = RandomIdGenerator::default().new_span_id();
+    Some((at(above.trace_id(), own), above))
 }
 
 fn context(position: &TraceContext) -> SpanContext {
-    SpanContext::new(
-        TraceId::from_hex(position.trace_id()).unwrap_or(TraceId::INVALID),
-        span_id(position.span_id()),
-        TraceFlags::default().with_sampled(position.is_sampled()),
-        false,
-        TraceState::NONE,
-    )
+    let trace_id = TraceId::from_hex(position.trace_id()).unwrap_or(TraceId::INVALID);
+    at(trace_id, span_id(position.span_id()))
 }
 
 fn span_id(hex: &str) -> SpanId {
     SpanId::from_hex(hex).unwrap_or(SpanId::INVALID)
 }
 
-/// Returns the position of the nearest span above that has one, or else that of the running work.
-fn above<'a, S: LookupSpan<'a>>(span: &SpanRef<'a, S>) -> Option<TraceContext> {
-    let position = |above: SpanRef<'a, S>| above.extensions().get::<Open>()?.position.clone();
-    let recorded = span.scope().skip(1).find_map(position);
-    recorded.or_else(trace::current)
+fn at(trace_id: TraceId, span_id: SpanId) -> SpanContext {
+    let sampled = TraceFlags::SAMPLED;
+    SpanContext::new(trace_id, span_id, sampled, false, TraceState::NONE)
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
-        let Some(span) = ctx.span(id) else { return };
-        let mut open = Open::new();
-        if attributes.metadata().target() == SPANS {
-            attributes.record(&mut open);
-        } else {
-            let Some(above) = above(&span).filter(TraceContext::is_sampled) else {
-                return;
-            };
-            open.parent = span_id(above.span_id());
-            open.position = Some(above.child());
-        }
-        span.extensions_mut().insert(open);
+/// The ids of the next span.
+#[derive(Debug)]
+struct NextIds;
+
+impl IdGenerator for NextIds {
+    fn new_trace_id(&self) -> TraceId {
+        NEXT.get().0
     }
 
-    fn on_record(&self, id: &Id, values: &Record<'_>, ctx: Context<'_, S>) {
-        let Some(span) = ctx.span(id) else { return };
-        if span.metadata().target() != SPANS {
-            return;
-        }
-        if let Some(open) = span.extensions_mut().get_mut::<Open>() {
-            values.record(open);
-        }
-    }
-
-    fn on_enter(&self, id: &Id, ctx: Context<'_, S>) {
-        let Some(span) = ctx.span(id) else { return };
-        if let Some(open) = span.extensions_mut().get_mut::<Open>()
-            && !open.entered
-        {
-            // An attempt waits for its handlers first.
-            (open.entered, open.began) = (true, SystemTime::now());
-        }
-    }
-
-    fn on_exit(&self, id: &Id, ctx: Context<'_, S>) {
-        let Some(span) = ctx.span(id) else { return };
-        if let Some(open) = span.extensions_mut().get_mut::<Open>() {
-            open.left = Some(SystemTime::now());
-        }
-    }
-
-    fn on_close(&self, id: Id, ctx: Context<'_, S>) {
-        let Some(span) = ctx.span(&id) else { return };
-        let Some(mut open) = span.extensions_mut().remove::<Open>() else {
-            return;
-        };
-        let Some(position) = open.position.take() else {
-            return;
-        };
-        let telemetry = &self.0.0;
-        if !telemetry.settings.shows_correlation {
-            open.attributes
-                .retain(|one| one.key.as_str() != CORRELATION);
-        }
-        if span.metadata().target() != SPANS || span.name() != "drain" {
-            return telemetry.spool.push(open.end(span.name(), &position));
-        }
-        // What the shell says of the invocation.
-        if let Some(invocation) = span.parent()
-            && let Some(around) = invocation.extensions().get::<Open>()
-        {
-            open.attributes.extend_from_slice(&around.attributes);
-        }
-        telemetry.spool.push_last(open.end(span.name(), &position));
+    fn new_span_id(&self) -> SpanId {
+        NEXT.get().1
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
+    use opentelemetry::trace::Status;
+    use tidegate::logs::SPANS;
     use tracing::Instrument;
+    use tracing::subscriber::DefaultGuard;
     use tracing_subscriber::filter::Targets;
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
+    use crate::Telemetry;
 
-    /// A span of an unsampled trace.
-    pub(crate) fn span(status: Status) -> SpanData {
-        let span = Open::new().end("work", &TraceContext::root(false));
-        SpanData { status, ..span }
-    }
-
-    #[tokio::test]
-    async fn own_spans_nest_below_the_work_that_is_recorded_and_say_nothing_of_their_fields() {
+    fn collecting() -> (Telemetry, DefaultGuard) {
         let collector = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
         let lookup = |name: &str| (name == collector.0).then(|| collector.1.to_owned());
         let telemetry = Telemetry::from_settings(&lookup).unwrap().unwrap();
         let all = Targets::new().with_default(tracing::Level::TRACE);
         let subscriber = tracing_subscriber::registry().with(telemetry.layer("tidegate_otel", all));
-        let _here = tracing::subscriber::set_default(subscriber);
+        (telemetry, tracing::subscriber::set_default(subscriber))
+    }
+
+    #[test]
+    fn an_own_span_stands_below_the_handler_that_created_it_wherever_it_ends() {
+        let (telemetry, _here) = collecting();
+        let position = TraceContext::root(true).child();
+        let handler = tracing::debug_span!(
+            target: SPANS,
+            "handler",
+            "trace.position" = %position,
+            "trace.parent" = position.parent_span_id(),
+            "otel.status_code" = tracing::field::Empty
+        );
+        let task = handler.in_scope(|| tracing::info_span!("task"));
+        handler.record("otel.status_code", "error");
+        drop(handler);
+        drop(task);
+        let (spans, _) = telemetry.0.spool.take();
+        let named = |name| spans.iter().find(|span| span.name == name).unwrap();
+        let (handler, task) = (named("handler"), named("task"));
+        assert_eq!(handler.span_context, context(&position));
+        let above = position.parent_span_id().unwrap();
+        assert_eq!(handler.parent_span_id, span_id(above));
+        assert_ne!(handler.status, Status::Unset);
+        assert_eq!(task.parent_span_id, handler.span_context.span_id());
+        assert_eq!(
+            task.span_context.trace_id(),
+            handler.span_context.trace_id()
+        );
+    }
+
+    #[tokio::test]
+    async fn own_spans_nest_below_the_work_that_is_recorded_and_say_nothing_of_their_fields() {
+        let (telemetry, _here) = collecting();
         let position = TraceContext::root(true);
         let work = async {
-            let outer = tracing::info_span!("outer", card = "canary");
-            async { tracing::info_span!("inner").in_scope(|| {}) }
-                .instrument(outer)
-                .await;
+            let outer = tracing::info_span!(
+                "outer",
+                card = "canary",
+                target = SPANS,
+                late = tracing::field::Empty,
+                "otel.status_description" = "canary"
+            );
+            async {
+                tracing::info_span!("inner").in_scope(|| {});
+                tracing::Span::current().record("late", "canary");
+            }
+            .instrument(outer)
+            .await;
             tracing::info_span!(target: "other", "not ours").in_scope(|| {});
         };
         trace::within(Some(position.clone()), work).await;
@@ -266,7 +232,11 @@ pub(crate) mod tests {
         let names: Vec<_> = spans.iter().map(|span| span.name.as_ref()).collect();
         assert_eq!(names, ["inner", "outer"]);
         assert_eq!(spans[0].parent_span_id, spans[1].span_context.span_id());
-        assert_eq!(spans[1].parent_span_id, span_id(position.span_id()));
+        assert_eq!(spans[1].parent_span_id, context(&position).span_id());
+        for span in &spans {
+            let trace_id = span.span_context.trace_id();
+            assert_eq!(trace_id, context(&position).trace_id());
+        }
         assert!(!format!("{spans:?}").contains("canary"));
     }
 }

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::resource::EnvResourceDetector;
+use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::SpanExporter as _;
 use reqwest::{Client, redirect};
 use tidegate::connect::{Signer, Trust};
@@ -16,24 +16,8 @@ use tokio::sync::OnceCell;
 
 use crate::settings::{Place, Settings};
 
-/// The longest answer that is read, in bytes.
-const MOST_READ: u64 = 65_536;
-
-/// Why the last request failed. The exporter says only that the network did.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Failure(Arc<Mutex<Option<String>>>);
-
-impl Failure {
-    pub(crate) fn take(&self) -> Option<String> {
-        let mut why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        why.take()
-    }
-
-    fn note(&self, why: String) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some(why);
-    }
-}
+/// Why the last request got no answer. The exporter says only that the network failed.
+pub(crate) type Reason = Arc<Mutex<Option<String>>>;
 
 /// Returns the exporter.
 ///
@@ -42,14 +26,14 @@ impl Failure {
 pub(crate) fn exporter(
     lookup: Lookup<'_>,
     settings: &Settings,
-    failure: Failure,
+    reason: Reason,
 ) -> Result<SpanExporter, Error> {
     let sender = Sender {
         trust: settings.trust.clone(),
         client: OnceCell::new(),
         signing: settings.signing.clone(),
         signer: Signer::default(),
-        failure,
+        reason,
     };
     let exporter = SpanExporter::builder()
         .with_http()
@@ -69,12 +53,9 @@ pub(crate) fn exporter(
 fn resource(lookup: Lookup<'_>) -> Resource {
     let function = lookup("AWS_LAMBDA_FUNCTION_NAME");
     let service = function.clone().unwrap_or_else(|| "tidegate".to_owned());
-    let mut resource = Resource::builder_empty().with_attributes([
-        KeyValue::new("service.name", service),
-        KeyValue::new("telemetry.sdk.name", "tidegate"),
-        KeyValue::new("telemetry.sdk.language", "rust"),
-        KeyValue::new("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
-    ]);
+    let mut resource = Resource::builder_empty()
+        .with_service_name(service)
+        .with_detector(Box::new(TelemetryResourceDetector));
     if let Some(function) = function {
         let named = [
             ("faas.name", Some(function)),
@@ -101,7 +82,7 @@ struct Sender {
     client: OnceCell<Client>,
     signing: Option<Place>,
     signer: Signer,
-    failure: Failure,
+    reason: Reason,
 }
 
 /// The exporter wants it. A credential is nothing to show.
@@ -125,6 +106,7 @@ impl Sender {
         self.client.get_or_try_init(make).await
     }
 
+    /// Sends a request. The body of the answer is not read, because it contains nothing that is needed.
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         if let Some(Place { service, region }) = &self.signing {
             let (url, body) = (request.uri().to_string(), request.body().clone());
@@ -138,13 +120,6 @@ impl Sender {
         let answer = self.client().await?.execute(request.try_into()?).await?;
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = answer.status();
-        // A longer answer, or one of unknown length, contains nothing that is needed.
-        if answer
-            .content_length()
-            .is_some_and(|length| length <= MOST_READ)
-        {
-            *response.body_mut() = answer.bytes().await?;
-        }
         Ok(response)
     }
 }
@@ -153,14 +128,9 @@ impl Sender {
 impl HttpClient for Sender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.send(request).await;
-        match &answer {
-            Err(error) => self.failure.note(causes(error.as_ref())),
-            Ok(answer) if !answer.status().is_success() => {
-                let status = answer.status();
-                self.failure
-                    .note(format!("the collector answered {status}"));
-            }
-            Ok(_) => {}
+        if let Err(error) = &answer {
+            let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+            *reason = Some(causes(error.as_ref()));
         }
         answer
     }

@@ -48,8 +48,8 @@ pub struct Context {
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     cancellation: Notify,
-    /// The span of the attempt for collectors of traces. It is disabled if nobody collects them.
-    span: Span,
+    /// The span of the attempt for collectors of traces, once the attempt has begun.
+    span: OnceLock<Span>,
 }
 
 /// What changes while the handlers run.
@@ -151,7 +151,7 @@ impl Context {
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
             cancellation: Notify::new(),
-            span: Span::none(),
+            span: OnceLock::new(),
         }
     }
 
@@ -160,20 +160,20 @@ impl Context {
         self.trace = position;
     }
 
-    /// Records the attempt on this span.
-    pub(crate) fn record_on(&mut self, span: Span) {
-        self.span = span;
+    /// Records the attempt, which begins now, on this span.
+    pub(crate) fn record_on(&self, span: Span) {
+        self.span.get_or_init(|| span);
     }
 
-    /// Returns the span of the attempt.
-    pub(crate) fn span(&self) -> &Span {
-        &self.span
+    /// Returns the span of the attempt if somebody collects it.
+    pub(crate) fn span(&self) -> Option<&Span> {
+        self.span.get().filter(|span| !span.is_disabled())
     }
 
     /// Returns the trace context of a follow-up. It has its own position if its publish is recorded.
     fn follow_up(&self) -> Option<String> {
         let above = self.trace.as_ref()?;
-        Some(if above.is_sampled() && !self.span.is_disabled() {
+        Some(if above.is_sampled() && self.span().is_some() {
             above.child().to_string()
         } else {
             above.to_string()

@@ -47,6 +47,8 @@ impl<D: Dispatch> Run for EventRun<D> {
     fn run(self) -> impl Future<Output = bool> + Send {
         let span = self.span.clone();
         async move {
+            // Not entered: a span is built when another begins below it, and this one is recorded at its end.
+            self.ctx.record_on(spans::of_attempt());
             let position = self.ctx.trace().cloned();
             let work = execute(
                 &*self.app,
@@ -55,13 +57,14 @@ impl<D: Dispatch> Run for EventRun<D> {
                 self.limits,
                 &self.services,
             );
-            if position.is_none() && self.ctx.span().is_disabled() {
-                return work.await;
-            }
-            // Boxed, because each wrapper holds the work twice. Without it, every event's future would be six
-            // times as large, and copying it took a tenth of the drain's speed.
-            let attempt = self.ctx.span().clone();
-            Box::pin(trace::within(position, work).instrument(attempt)).await
+            // Boxed, because the wrapper holds the work twice. Without it, every event's future would be
+            // larger, and copying it took a tenth of the drain's speed.
+            let went_well = match position {
+                Some(_) => Box::pin(trace::within(position, work)).await,
+                None => work.await,
+            };
+            spans::note_end(&self.ctx);
+            went_well
         }
         .instrument(span)
     }

@@ -983,7 +983,7 @@ impl<D: Dispatch> Drain<D> {
         self.services.calls.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
         self.observers.lines.ended(event, &settled, Duration::ZERO);
-        if let Some(spans) = &self.observers.spans {
+        if let Some(spans) = &mut self.observers.spans {
             spans.given_up(event, &fault.code);
         }
         if let Settled::Finish(end) = settled {

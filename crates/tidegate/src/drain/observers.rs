@@ -53,7 +53,7 @@ impl Observers {
             let snoozed = settled.is_snoozed() || is_put_off(ends);
             figures.note(kind, settled.status(), snoozed, took);
         }
-        if let Some(spans) = &self.spans {
+        if let Some(spans) = &mut self.spans {
             spans.attempted(ctx, settled, ends, took);
         }
     }

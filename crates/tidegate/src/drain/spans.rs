@@ -35,6 +35,8 @@ pub(super) struct Spans {
     /// The current lease and the current write.
     lease: Span,
     write: Span,
+    /// Whether an attempt is recorded.
+    records: bool,
 }
 
 /// Returns the position of a drain. Its ids follow from its hop, so the next hop can link to this one without
@@ -65,6 +67,7 @@ impl Spans {
             whole,
             lease: Span::none(),
             write: Span::none(),
+            records: false,
         })
     }
 
@@ -125,7 +128,7 @@ impl Spans {
 
     /// Records the end of an attempt.
     pub(super) fn attempted(
-        &self,
+        &mut self,
         ctx: &Context,
         settled: &Settled,
         ends: &[HandlerEnd],
@@ -139,28 +142,30 @@ impl Spans {
         let own = ctx.trace().cloned();
         let position = own.unwrap_or_else(|| TraceContext::root(false));
         let code = (!went_well).then(|| settled.code());
-        let ended = self.ended_attempt(ctx.span(), ctx.event(), &position, (outcome, code));
+        let span = ctx.span().cloned().unwrap_or_else(of_attempt);
+        self.ended_attempt(&span, ctx.event(), &position, (outcome, code));
         let waited = ctx.created_at().elapsed().unwrap_or_default();
-        ended.record("tidegate.waited_ms", millis(waited.saturating_sub(took)));
+        span.record("tidegate.waited_ms", millis(waited.saturating_sub(took)));
         if sampled.is_some() {
             published(&position, ends);
         }
     }
 
     /// Records the end of an event that no handler has seen.
-    pub(super) fn given_up(&self, event: &LeasedEvent, code: &str) {
+    pub(super) fn given_up(&mut self, event: &LeasedEvent, code: &str) {
         let producer = producer(event).filter(|_| is_first(event));
         let position = producer.map_or_else(|| TraceContext::root(false), |above| above.child());
         self.ended_attempt(&of_attempt(), event, &position, ("failed", Some(code)));
     }
 
-    fn ended_attempt<'a>(
-        &self,
-        span: &'a Span,
+    fn ended_attempt(
+        &mut self,
+        span: &Span,
         event: &LeasedEvent,
         position: &TraceContext,
         (outcome, code): (&str, Option<&str>),
-    ) -> &'a Span {
+    ) {
+        self.records = true;
         let links = match producer(event) {
             Some(_) if is_first(event) => Some(self.position.to_string()),
             Some(producer) => Some(format!("{producer},{}", self.position)),
@@ -175,15 +180,18 @@ impl Spans {
             "messaging.message.conversation_id" = event.correlation_id.as_deref(),
             "tidegate.attempt" = event.attempts,
             "tidegate.outcome" = outcome,
-            "error.type" = code,
         );
-        span
+        record_failure(span, code);
     }
 
-    /// Records the end of the drain.
+    /// Records the end of the drain. Outside of the sample, it is recorded if it failed, and beside attempts,
+    /// which link to it.
     pub(super) fn ended(&self, report: &DrainReport, failed: Option<&Error>) {
         // If a drain was started twice, the first one already used these ids.
         if report.stop_reason == StopReason::AlreadyRun {
+            return;
+        }
+        if !self.position.is_sampled() && failed.is_none() && !self.records {
             return;
         }
         let reason = failed.is_none().then(|| stop_reason(report));
@@ -206,8 +214,8 @@ impl Spans {
             "tidegate.abandoned" = counted(report.abandoned),
             "tidegate.given_up" = counted(report.given_up),
             "tidegate.stop_reason" = reason,
-            "error.type" = failed.map(code),
         );
+        record_failure(&self.whole, failed.map(code));
     }
 }
 
@@ -232,6 +240,7 @@ fn of_drain() -> Span {
         "tidegate.given_up" = Empty,
         "tidegate.stop_reason" = Empty,
         "error.type" = Empty,
+        "otel.status_code" = Empty,
     )
 }
 
@@ -245,8 +254,24 @@ pub(super) fn of_attempt() -> Span {
         "tidegate.attempt",
         "tidegate.outcome",
         "tidegate.waited_ms",
-        "error.type"
+        "error.type",
+        "otel.status_code"
     )
+}
+
+/// Notes that the handlers of an attempt have ended. Its span is recorded later.
+pub(super) fn note_end(ctx: &Context) {
+    if let Some(span) = ctx.span() {
+        span.in_scope(|| ());
+    }
+}
+
+/// Records what went wrong, if anything did.
+fn record_failure(span: &Span, code: Option<&str>) {
+    if let Some(code) = code {
+        let code = if code.is_empty() { "_OTHER" } else { code };
+        tracing::record_all!(span, "error.type" = code, "otel.status_code" = "error");
+    }
 }
 
 /// Records the events that handlers published with their end.
@@ -312,7 +337,7 @@ fn code(failed: &Error) -> &'static str {
 /// Returns the position of a handler if its event's attempt is recorded.
 pub(super) fn of_handler(ctx: &Context) -> Option<TraceContext> {
     let above = ctx.trace().filter(|position| position.is_sampled())?;
-    (!ctx.span().is_disabled()).then(|| above.child())
+    ctx.span().map(|_| above.child())
 }
 
 /// Runs one handler in a span below its event's. The handler's publishes and calls are children of that span.
@@ -331,6 +356,7 @@ pub(super) async fn handled(
         "tidegate.handler" = name,
         "tidegate.service" = service,
         "error.type" = Empty,
+        "otel.status_code" = Empty,
     );
     let work = trace::within(Some(position), work).instrument(span.clone());
     let result = work.await;
@@ -338,7 +364,7 @@ pub(super) async fn handled(
         && !error.snoozed
     {
         let code = error.faults.first().map_or("", |fault| &fault.code);
-        span.record("error.type", code);
+        record_failure(&span, Some(code));
     }
     result
 }

@@ -24,7 +24,7 @@ use super::leases::{Leases, PERMIT};
 use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
 use super::services::Services;
-use super::spans::{self, Spans};
+use super::spans::Spans;
 use crate::connect::Database;
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
@@ -271,10 +271,6 @@ impl<D: Dispatch> Workers<D> {
             span_id = ctx.trace().map(TraceContext::span_id),
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
-        if launch.spans.is_some() {
-            // Within the log's span, so that the lines of handlers stay within it, too.
-            ctx.record_on(span.in_scope(spans::of_attempt));
-        }
         let ctx = Arc::new(ctx);
         self.running.insert(lease, ctx.clone());
         Work {
