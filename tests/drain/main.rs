@@ -21,4 +21,5 @@ mod snooze;
 mod steady;
 mod strict;
 mod tick;
+mod waits;
 mod wake;

@@ -344,6 +344,69 @@ async fn i5_a_write_that_waited_for_a_lease_that_was_rolled_back_is_still_the_ho
     }
 }
 
+/// The ends of an event that a handler's transaction may send, and its progress.
+const OF_A_HANDLER: [&str; 3] = [
+    "SELECT tidegate.complete_held($1, $2)",
+    "SELECT tidegate.finalize_leased($2, ARRAY[$1], ARRAY['COMPLETED'], ARRAY[true], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], true,
+                                     '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+    "SELECT tidegate.save_progress($1, $2, '{\"handlers\": {\"act\": {}}}')",
+];
+
+#[tokio::test]
+async fn i5_what_a_handler_writes_behind_a_give_back_of_its_event_changes_nothing() {
+    for sql in OF_A_HANDLER {
+        let (_db, [mut flushing, handling, witness]) = probe_sessions().await;
+        publish_acts(&witness, 2).await;
+        let worker = Uuid::new_v4();
+        let held = lease_of(&witness, worker, 2).await;
+        let [lease, other] = held[..] else {
+            panic!("two were published: {held:?}")
+        };
+        let transaction = flushing.transaction().await.unwrap();
+        let given_back = queue::retry(&transaction, worker, &[retry_of(lease)], &[]).await;
+        assert_eq!(given_back.unwrap().left, [lease.id]);
+        let handler = async {
+            let handling = handling.on_queue();
+            let sent = handling.query_one(sql, &[&lease.id, &lease.token]).await;
+            sent.is_ok_and(|row| row.try_get(0).unwrap_or(true))
+        };
+        let give_back = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            transaction.commit().await.unwrap();
+        };
+        let (wrote, ()) = tokio::join!(handler, give_back);
+        assert!(!wrote, "{sql}");
+        let free = "SELECT count(*) FROM tidegate.events WHERE status = 'PENDING' AND attempts = 1 AND progress IS NULL";
+        assert_eq!(number(&witness, free).await, 1, "{sql}");
+        assert!(finalize(&witness, other).await, "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn i5_an_event_that_a_handlers_transaction_is_ending_is_not_given_back() {
+    let (_db, [mut handling, flushing, witness]) = probe_sessions().await;
+    publish_acts(&witness, 3).await;
+    let worker = Uuid::new_v4();
+    let held = lease_of(&witness, worker, 3).await;
+    let transaction = handling.transaction().await.unwrap();
+    let ends = transaction.on_queue();
+    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&held[0].id, &held[0].token];
+    ends.query_one(OF_A_HANDLER[0], &values).await.unwrap();
+    let both = [retry_of(held[0]), retry_of(held[1])];
+    let given_back = at_once(queue::retry(&flushing, worker, &both, &[])).await;
+    let given_back = given_back.unwrap();
+    assert_eq!(
+        given_back.left,
+        [held[1].id],
+        "its lease is in use, and it goes back"
+    );
+    assert_eq!(given_back.busy, [held[0].id]);
+    let released = at_once(queue::hand_back(&flushing, worker, &[held[2]])).await;
+    assert_eq!(released.unwrap().left, [held[2].id]);
+    transaction.commit().await.unwrap();
+    assert_eq!(live(&witness).await, 2);
+}
+
 #[tokio::test]
 async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
     let (_db, [mut writing, leasing]) = probe_sessions().await;

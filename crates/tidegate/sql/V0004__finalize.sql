@@ -136,10 +136,22 @@ BEGIN
     END IF;
 END $$;
 
+-- Rolls back the ends of events that the worker has given back since the lease was read: another worker may have
+-- them by now. The rows of the events are locked, so none is given back later.
+CREATE FUNCTION tidegate.refuse_given_back(token uuid, done int8multirange) RETURNS void
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT isempty(done) AND NOT EXISTS (
+        SELECT FROM tidegate.lease AS l WHERE l.token = refuse_given_back.token AND l.ids @> done) THEN
+        RAISE EXCEPTION 'lease %: it was lost', token USING ERRCODE = 'TG001';
+    END IF;
+END $$;
+
 -- Moves one completed event to the log, within its handler's transaction. For one event without what a batch
 -- needs, because every handler's transaction waits for it: half the time of complete(). The transaction must
--- not commit if the lease is lost. Whether an operator has taken the event is looked up when its row is
--- locked: he has committed by then, and the lock of the lease keeps his row in lease_cut.
+-- not commit if the lease is lost. Whether the worker has given the event back, or an operator has taken it, is
+-- looked up when its row is locked: both have committed by then, and the lock of the lease keeps the
+-- operator's row in lease_cut.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
@@ -164,8 +176,9 @@ BEGIN
                g.expires_at, complete_held.token, g.parent_id, g.replay_of, g.traceparent
           FROM gone AS g)
     SELECT g.kind, g.attempts + 1 AS attempts, g.created_at INTO gone FROM gone AS g;
-    IF gone.kind IS NULL OR EXISTS (
-        SELECT FROM tidegate.lease_cut AS c WHERE c.token = complete_held.token AND c.id = complete_held.id) THEN
+    IF gone.kind IS NULL
+       OR NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = complete_held.token AND l.ids @> complete_held.id)
+       OR EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = complete_held.token AND c.id = complete_held.id) THEN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
     PERFORM tidegate.count_completed(gone.kind, gone.attempts, gone.created_at, instant);
@@ -310,6 +323,7 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant, put.codes, put.ended);
     published := coalesce(put.published, 0);
+    PERFORM tidegate.refuse_given_back(finalize_leased.token, tidegate.ranges(ended_ids));
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize_leased.token) THEN
         PERFORM tidegate.refuse_new_cuts(ARRAY[finalize_leased.token], ARRAY[tidegate.ranges(ended_ids)]);
     END IF;
@@ -350,7 +364,7 @@ DECLARE
     held bigint[];
     free bigint[];
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry_leased.worker ORDER BY l.token FOR UPDATE;
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry_leased.worker ORDER BY l.token FOR NO KEY UPDATE;
     held := ARRAY(SELECT o.id FROM unnest(retry_leased.ids, tokens) AS o(id, token)
                     JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry_leased.worker AND l.ids @> o.id
                    WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token AND c.id = o.id));
@@ -377,8 +391,10 @@ CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RET
     LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids FOR KEY SHARE;
-    IF NOT FOUND THEN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token FOR KEY SHARE;
+    PERFORM FROM tidegate.event_queue AS q WHERE q.id = save_progress.id FOR NO KEY UPDATE;
+    -- A separate statement, so that it also sees what was given back before we had the event's row.
+    IF NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids) THEN
         RETURN false;
     END IF;
     UPDATE tidegate.event_queue AS q SET progress = tidegate.merge_progress(q.progress, save_progress.progress::jsonb)
@@ -407,6 +423,6 @@ BEGIN
 END $$;
 
 -- What the roles may do here; see roles.sql.
-GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,
+GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.refuse_given_back, tidegate.complete, tidegate.complete_held,
     tidegate.busy_groups, tidegate.finalize_leased, tidegate.end_unreadable, tidegate.retry_leased, tidegate.save_progress,
     tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;

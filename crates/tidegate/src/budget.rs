@@ -27,6 +27,10 @@ pub struct Budget {
     stopped: bool,
 }
 
+/// How long what other sessions keep from being written is tried again after the handlers were stopped. The run may
+/// take [`OVERRUN`](crate::drain::OVERRUN) longer than its budget.
+const LAST_TRIES: Duration = Duration::from_millis(500);
+
 /// How long running handlers may continue after a stop signal.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -61,6 +65,11 @@ impl Budget {
     /// Returns when handlers that still run are stopped.
     pub fn cut(&self) -> Instant {
         self.cut
+    }
+
+    /// Whether what waits for somebody else is left as it is. Handlers have been stopped by then.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.cut + LAST_TRIES
     }
 
     /// Learns how long an event took. From then on, no event of its kind starts with less time left than

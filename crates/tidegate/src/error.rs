@@ -140,6 +140,12 @@ impl Error {
         self.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
+    /// Whether a statement waited for too long, for a lock or for the server, or was cancelled, and so changed
+    /// nothing. Nothing is wrong with what it writes.
+    pub fn is_wait(&self) -> bool {
+        self.is_lock_timeout() || self.sqlstate() == Some(&SqlState::QUERY_CANCELED)
+    }
+
     /// Whether the same statement may succeed when sent again: a serialization failure or a deadlock.
     pub fn is_transient(&self) -> bool {
         self.is_of_class(&["40"])

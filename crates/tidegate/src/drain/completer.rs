@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Release,
-    Retry, Return, flush,
+    Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Retry,
+    Return, flush,
 };
 use super::leases::Start;
 use super::services::Services;
@@ -36,8 +36,8 @@ const FLUSH_AGE: Duration = Duration::from_millis(10);
 /// How long to wait before trying again what waits for another session's lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the
-/// work that is done, and keeps its attempt.
+/// How long an end is tried again while another session holds a lock that it needs. Then the event goes back with
+/// the work that is done, and keeps its attempt. What goes back is tried again until the run ends.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// How long to wait before a failed flush is tried again, and how often it is tried before the run ends.
@@ -81,17 +81,14 @@ struct Outcome<'a> {
     state: &'a FlushState,
     /// Whether everything was written.
     whole: bool,
-    /// Whether there is no time to try again what is busy.
+    /// Whether an end that is busy goes back.
     spent: bool,
+    /// Whether a return that is busy is left to its lease.
+    over: bool,
     changes: Vec<Change>,
 }
 
 impl Outcome<'_> {
-    /// Whether an event that cannot be written now is tried again.
-    fn waits(&self, busy_since: Option<Instant>) -> bool {
-        !self.spent && busy_since.is_none_or(|since| since.elapsed() < BUSY)
-    }
-
     /// Returns what became of an event that is to end, or why it goes back and whether it is blameless.
     /// `None`: it is tried again.
     fn fate(&self, end: &mut End) -> Option<Result<EventFate, (Fault, bool)>> {
@@ -104,7 +101,7 @@ impl Outcome<'_> {
             }
             Some(EndState::Busy) => {
                 let since = *end.busy_since.get_or_insert_with(Instant::now);
-                if !self.waits(Some(since)) {
+                if self.spent || since.elapsed() >= BUSY {
                     let why = "another transaction holds a lock that the end of this event needs";
                     return Some(Err((Fault::new("group_busy", why), true)));
                 }
@@ -255,16 +252,12 @@ impl Completer {
             group: event.group_key.clone(),
             leased: true,
             number: None,
-            busy_since: None,
         });
     }
 
     /// Adds the return of an event that was not started.
     pub(super) fn release(&mut self, event: LeasedEvent) {
-        self.note().releases.push(Release {
-            event,
-            busy_since: None,
-        });
+        self.note().releases.push(event);
     }
 
     /// Adds the end of an event whose payload cannot be read.
@@ -339,16 +332,17 @@ impl Completer {
         due.into_iter().chain(busy).min()
     }
 
-    /// Adds what is busy to the next flush, when its time has come or `at_once`.
-    pub(super) fn take_up_busy(&mut self, at_once: bool) {
+    /// Adds what is busy to the next flush, when its time has come.
+    pub(super) fn take_up_busy(&mut self) {
         let now = Instant::now();
-        if !self.busy.is_empty() && (now >= self.busy_until || at_once) {
+        if !self.busy.is_empty() && now >= self.busy_until {
             self.busy_until = now + BUSY_PAUSE;
             let mut busy = std::mem::take(&mut self.busy);
             let next = self.note();
             next.ends.append(&mut busy.ends);
             next.retries.append(&mut busy.retries);
             next.releases.append(&mut busy.releases);
+            next.unreadable.append(&mut busy.unreadable);
         }
     }
 
@@ -433,7 +427,7 @@ impl Completer {
     pub(super) fn on_flushed(
         &mut self,
         result: FlushResult,
-        spent: bool,
+        (spent, over): (bool, bool),
     ) -> Result<Flushed, Error> {
         let FlushResult {
             session,
@@ -452,12 +446,13 @@ impl Completer {
             state: &state,
             whole,
             spent: spent || !whole,
+            over,
             changes: Vec::with_capacity(outcomes),
         };
         if let Some(left) = &state.left {
             // These were about to be released, and have left together with a preceding event.
-            let gone = |release: &mut Release| left.contains(&release.event.lease.id);
-            let gone: Vec<Release> = self.next.releases.extract_if(.., gone).collect();
+            let gone = |event: &mut LeasedEvent| left.contains(&event.lease.id);
+            let gone: Vec<LeasedEvent> = self.next.releases.extract_if(.., gone).collect();
             self.take_releases(gone, &mut outcome);
         }
         for end in flush.ends {
@@ -534,7 +529,8 @@ impl Completer {
 
     fn take_unreadable(&mut self, lease: Lease, outcome: &mut Outcome<'_>) {
         let fate = match outcome.state.of_lease(&lease) {
-            Some(EndState::Busy) => EventFate::Abandoned,
+            Some(EndState::Busy) if outcome.over => EventFate::Abandoned,
+            Some(EndState::Busy) => return self.busy.unreadable.push(lease),
             Some(_) => EventFate::Ended(Class::Handled(Status::Failed)),
             None if outcome.whole => EventFate::Lost { returned: false },
             None => return self.next.unreadable.push(lease),
@@ -549,12 +545,8 @@ impl Completer {
         for retry in retries {
             let lease = retry.retried.lease;
             let is_busy = outcome.state.returns_busy.contains(&lease.id);
-            if is_busy && outcome.waits(retry.busy_since) {
-                let busy_since = retry.busy_since.or(Some(Instant::now()));
-                self.busy.retries.push(Retry {
-                    busy_since,
-                    ..retry
-                });
+            if is_busy && !outcome.over {
+                self.busy.retries.push(retry);
                 continue;
             }
             if let Some(number) = retry.number {
@@ -579,16 +571,15 @@ impl Completer {
         }
     }
 
-    fn take_releases(&mut self, releases: Vec<Release>, outcome: &mut Outcome<'_>) {
+    fn take_releases(&mut self, releases: Vec<LeasedEvent>, outcome: &mut Outcome<'_>) {
         let Some(left) = &outcome.state.left else {
             return self.next.releases.extend(releases);
         };
-        for Release { event, busy_since } in releases {
+        for event in releases {
             let lease = event.lease;
             let fate = if outcome.state.returns_busy.contains(&lease.id) {
-                if outcome.waits(busy_since) {
-                    let busy_since = busy_since.or(Some(Instant::now()));
-                    self.busy.releases.push(Release { event, busy_since });
+                if !outcome.over {
+                    self.busy.releases.push(event);
                     continue;
                 }
                 EventFate::Abandoned

@@ -93,7 +93,6 @@ impl End {
             group: self.group,
             leased: self.class.was_leased(),
             number: Some(self.number),
-            busy_since: None,
         }
     }
 }
@@ -106,15 +105,6 @@ pub(super) struct Retry {
     pub leased: bool,
     /// The number of the end that could not be written.
     pub number: Option<u64>,
-    /// Since when it has waited for another session's lock.
-    pub busy_since: Option<Instant>,
-}
-
-/// The return of an event that was not started.
-pub(super) struct Release {
-    pub event: LeasedEvent,
-    /// Since when it has waited for another session's lock.
-    pub busy_since: Option<Instant>,
 }
 
 /// The content of one round of writing.
@@ -123,7 +113,7 @@ pub(super) struct Flush {
     pub ends: Vec<End>,
     pub retries: Vec<Retry>,
     /// Events to be given back unchanged.
-    pub releases: Vec<Release>,
+    pub releases: Vec<LeasedEvent>,
     /// Events that were started after an event that goes back.
     pub ran: Vec<i64>,
     pub unreadable: Vec<Lease>,
@@ -442,12 +432,12 @@ impl Flusher<'_> {
             .flush
             .releases
             .iter()
-            .map(|release| release.event.lease)
+            .map(|event| event.lease)
             .collect();
         let returned = match queue::hand_back(client, self.worker, &leases).await {
             Ok(returned) => returned,
             // Somebody uses one of the leases for longer than a moment.
-            Err(error) if error.is_lock_timeout() => {
+            Err(error) if error.is_wait() => {
                 let busy = leases.iter().map(|lease| lease.id);
                 self.state.returns_busy.extend(busy);
                 return Ok(HashSet::new());
@@ -469,30 +459,44 @@ impl Flusher<'_> {
         if retries.is_empty() {
             return Ok(HashSet::new());
         }
-        let error = match queue::retry(client, self.worker, &retries, &self.flush.ran).await {
-            Ok(returned) => return Ok(self.take_returned(returned)),
-            Err(error) => error,
-        };
-        self.note_refusal(error)?;
+        if let Some(left) = self.retry_these(client, &retries).await? {
+            return Ok(left);
+        }
         let mut left = HashSet::new();
         for retry in &retries {
-            match queue::retry(
-                client,
-                self.worker,
-                std::slice::from_ref(retry),
-                &self.flush.ran,
-            )
-            .await
+            match self
+                .retry_these(client, std::slice::from_ref(retry))
+                .await?
             {
-                Ok(more) => left.extend(self.take_returned(more)),
-                Err(error) => {
-                    tracing::error!(event.id = retry.lease.id, error = %error, "retry cannot be stored; the event lapses");
-                    self.note_refusal(error)?;
-                    self.state.stuck.insert(retry.lease.id);
-                }
+                Some(more) => left.extend(more),
+                None => drop(self.state.stuck.insert(retry.lease.id)),
             }
         }
         Ok(left)
+    }
+
+    /// Writes these retries. `None`: the database refuses one of them for what it writes. After anything else they
+    /// are tried again.
+    async fn retry_these(
+        &mut self,
+        client: &Client,
+        retries: &[Retried],
+    ) -> Result<Option<HashSet<i64>>, Error> {
+        let error = match queue::retry(client, self.worker, retries, &self.flush.ran).await {
+            Ok(returned) => return Ok(Some(self.take_returned(returned))),
+            Err(error) => error,
+        };
+        let refuses_data = error.is_bad_data() || error.is_by_trigger();
+        if error.is_wait() || (retries.len() == 1 && !refuses_data) {
+            let busy = retries.iter().map(|retry| retry.lease.id);
+            self.state.returns_busy.extend(busy);
+            return Ok(Some(HashSet::new()));
+        }
+        let error = self.note_refusal(error)?;
+        if let [retry] = retries {
+            tracing::error!(event.id = retry.lease.id, error = %error, "retry cannot be stored; the event lapses");
+        }
+        Ok(None)
     }
 
     /// Counts a refusal and returns it. Any other error, or one refusal too many, ends this try.

@@ -1057,7 +1057,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.completer.may_flush() {
             return;
         }
-        self.completer.take_up_busy(self.is_spent());
+        self.completer.take_up_busy();
         self.start_more();
         let enough = (self.options.batch / 2).max(1) as usize;
         let quiet = self.workers.count() == 0 && !self.buffer.has_startable();
@@ -1126,7 +1126,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// Processes the answer to a flush.
     fn on_flushed(&mut self, result: FlushResult) -> Result<(), Error> {
-        let mut flushed = self.completer.on_flushed(result, self.is_spent())?;
+        let mut flushed = self
+            .completer
+            .on_flushed(result, (self.is_spent(), self.budget.is_over()))?;
         if let Some(spans) = &mut self.observers.spans {
             spans.written(flushed.outcomes);
         }
