@@ -370,11 +370,11 @@ async fn i5_what_a_handler_writes_behind_a_give_back_of_its_event_changes_nothin
             let sent = handling.query_one(sql, &[&lease.id, &lease.token]).await;
             sent.is_ok_and(|row| row.try_get(0).unwrap_or(true))
         };
-        let give_back = async {
+        let commit = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             transaction.commit().await.unwrap();
         };
-        let (wrote, ()) = tokio::join!(handler, give_back);
+        let (wrote, ()) = tokio::join!(handler, commit);
         assert!(!wrote, "{sql}");
         let free = "SELECT count(*) FROM tidegate.events WHERE status = 'PENDING' AND attempts = 1 AND progress IS NULL";
         assert_eq!(number(&witness, free).await, 1, "{sql}");

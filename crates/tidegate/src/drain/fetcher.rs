@@ -125,6 +125,13 @@ impl Target {
 }
 
 impl FetchRequest {
+    /// Renews the slot, if it is time to.
+    async fn keep_slot(&self, client: &Client) -> Option<Result<Kept, Error>> {
+        let (slot, most) = self.wanted.keep?;
+        let counted = (slot, &*self.all_kinds, most);
+        Some(queue::keep_slot(client, self.worker, self.timeout, counted).await)
+    }
+
     /// Returns the request for a lease over this connection, if there is one. It keeps the place of a walk
     /// over another connection, and nothing of what that walk knew.
     fn request(&self, token: Uuid, connection: u32) -> Option<LeaseRequest<'_>> {
@@ -391,14 +398,10 @@ async fn attempt(
         OptionFuture::from(leased),
         OptionFuture::from(claimed),
     );
-    let keep = request.wanted.keep.map(|(slot, most)| {
-        let counted = (slot, &*request.all_kinds, most);
-        queue::keep_slot(client, request.worker, request.timeout, counted)
-    });
     let beside = join3(
         OptionFuture::from(fire),
         OptionFuture::from(look),
-        OptionFuture::from(keep),
+        request.keep_slot(client),
     );
     let over = OptionFuture::from(over);
     let ((renewed, given_up, promoted, batch, grant), (fired, due, kept), over) =
