@@ -466,7 +466,6 @@ async fn a_collector_that_is_dead_slow_or_broken_costs_no_event() {
         assert_eq!((report.leased, report.completed), (20, 20), "{url}");
         assert_eq!(live(&client).await, 0);
     }
-    assert!(!slow.received().is_empty() && !broken.received().is_empty());
 }
 
 fn variables<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {

@@ -6,12 +6,13 @@
 -- earlier ones of its group, as they are, and goes on with the others.
 --
 --   FOR KEY SHARE       the worker uses its lease: it leases more events of its groups, or ends events
---   FOR NO KEY UPDATE   the worker changes its lease: it starts, renews, gives back, or marks it as ended
---   FOR UPDATE          somebody else takes events from the lease (sweep, apply_cuts), or removes it
+--   FOR NO KEY UPDATE   the worker changes its lease: it starts, renews, or marks it as ended
+--   FOR UPDATE          an event leaves the lease without having ended (hand_back, sweep), or the lease is removed
 --
--- So the worker's own statements can run at the same time, and nobody else takes an event from a lease while its
--- worker writes to it. The worker itself may give one event back while a handler's transaction ends another,
--- however long its commit takes. Both lock the event's row, and whoever has it looks at the lease once more.
+-- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's
+-- worker writes to it. A handler's transaction locks no lease, because its commit may take long, and the other
+-- events of the lease would wait for it. It locks the row of its event, which nobody then takes from the lease,
+-- and looks at the lease once more when it has it.
 --
 -- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it
 -- at any time:
@@ -448,7 +449,7 @@ DECLARE
     hole int8multirange;
     grouped bigint[];
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR NO KEY UPDATE;
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A separate statement, so that it also sees a lease that was being taken while we waited for the first
     -- lock.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;

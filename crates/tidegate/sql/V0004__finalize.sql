@@ -136,8 +136,8 @@ BEGIN
     END IF;
 END $$;
 
--- Rolls back the ends of events that the worker has given back since the lease was read: another worker may have
--- them by now. The rows of the events are locked, so none is given back later.
+-- Rolls back the ends of events that have left the lease since it was read: another worker may have them by now.
+-- The rows of the events are locked, so none leaves later.
 CREATE FUNCTION tidegate.refuse_given_back(token uuid, done int8multirange) RETURNS void
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -149,9 +149,8 @@ END $$;
 
 -- Moves one completed event to the log, within its handler's transaction. For one event without what a batch
 -- needs, because every handler's transaction waits for it: half the time of complete(). The transaction must
--- not commit if the lease is lost. Whether the worker has given the event back, or an operator has taken it, is
--- looked up when its row is locked: both have committed by then, and the lock of the lease keeps the
--- operator's row in lease_cut.
+-- not commit if the lease is lost. Whether the event has left the lease, or an operator has taken it, is looked
+-- up when its row is locked: whoever did so has committed by then, and nobody can any more.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
@@ -161,8 +160,7 @@ DECLARE
     gone record;
 BEGIN
     WITH lease AS MATERIALIZED (
-        SELECT l.taken_at FROM tidegate.lease AS l
-         WHERE l.token = complete_held.token AND l.ids @> complete_held.id FOR KEY SHARE
+        SELECT l.taken_at FROM tidegate.lease AS l WHERE l.token = complete_held.token AND l.ids @> complete_held.id
     ), gone AS (
         DELETE FROM tidegate.event_queue AS q USING lease AS l WHERE q.id = complete_held.id RETURNING q.*, l.taken_at
     ), logged AS (
@@ -199,11 +197,11 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
 $$;
 
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a
--- handler ended the event: an event that expired or was given up has used no attempt. `waits` controls what
--- happens to a follow-up if another transaction is publishing to its group: either the call waits, or the
--- event stays unchanged and is named in `busy_ids`, as are events whose row another transaction has locked
--- for longer than a moment. The function returns the events that are now in the log. All others were no
--- longer held.
+-- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
+-- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
+-- follow-up. Otherwise the event stays unchanged and is named in `busy_ids`, as are events whose row another
+-- transaction has locked for longer than a moment. The function returns the events that are now in the log. All
+-- others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
@@ -228,7 +226,10 @@ BEGIN
     IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
         RAISE EXCEPTION 'status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED' USING ERRCODE = 'check_violation';
     END IF;
-    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize_leased.token FOR KEY SHARE;
+    IF NOT waits THEN
+        PERFORM FROM tidegate.lease AS l WHERE l.token = finalize_leased.token FOR KEY SHARE;
+    END IF;
+    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize_leased.token;
     cuts := lease.cuts;
     IF lease.ids IS NULL THEN
         RETURN;
@@ -364,7 +365,7 @@ DECLARE
     held bigint[];
     free bigint[];
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry_leased.worker ORDER BY l.token FOR NO KEY UPDATE;
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry_leased.worker ORDER BY l.token FOR UPDATE;
     held := ARRAY(SELECT o.id FROM unnest(retry_leased.ids, tokens) AS o(id, token)
                     JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry_leased.worker AND l.ids @> o.id
                    WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token AND c.id = o.id));
@@ -391,9 +392,8 @@ CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RET
     LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token FOR KEY SHARE;
     PERFORM FROM tidegate.event_queue AS q WHERE q.id = save_progress.id FOR NO KEY UPDATE;
-    -- A separate statement, so that it also sees what was given back before we had the event's row.
+    -- A separate statement, so that it also sees what left the lease before we had the event's row.
     IF NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids) THEN
         RETURN false;
     END IF;
