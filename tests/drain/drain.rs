@@ -744,6 +744,48 @@ async fn a_transaction_under_a_lost_lease_commits_nothing() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_a_handler_leaves_open_is_no_other_events() {
+    for left_open in ["INSERT INTO effect VALUES (0)", "SELECT 1 / 0"] {
+        let (db, client) = probe().await;
+        execute(&client, "CREATE TABLE effect (id bigint)").await;
+        for name in ["leaves", "has its own", "leaves", "has its own"] {
+            queue::publish(&client, &act(name).max_attempts(1))
+                .await
+                .unwrap();
+        }
+        let app = ProbeApp::new(move |call, ctx| {
+            Box::pin(async move {
+                if call.name == "leaves" {
+                    let connection = ctx.connection().await?;
+                    let _ = connection.batch_execute("BEGIN").await;
+                    let _ = connection.batch_execute(left_open).await;
+                    return Err(HandlerError::reject("no", "and no COMMIT"));
+                }
+                let transaction = ctx.transaction().await?;
+                let effect = "INSERT INTO effect VALUES (1)";
+                transaction.batch_execute(effect).await.retryable()?;
+                transaction.complete(Done::ok()).await
+            })
+        });
+        let one_connection = DrainOptions {
+            concurrency: 1,
+            ..options()
+        };
+        let database = Database::new(&db.url, 1).unwrap();
+        let report = tidegate::drain(&database, app, &one_connection)
+            .await
+            .unwrap();
+        counted(&report, "completed 2, completed_with_errors 2");
+        assert_eq!(number(&client, "SELECT count(*) FROM effect").await, 2);
+        assert_eq!(
+            number(&client, "SELECT min(id) FROM effect").await,
+            1,
+            "what was rejected left nothing"
+        );
+    }
+}
+
+#[tokio::test]
 async fn both_handlers_of_an_event_may_have_a_transaction() {
     let (db, client) = probe().await;
     execute(&client, "CREATE TABLE effect (handler text)").await;

@@ -135,10 +135,14 @@ mod without_aws {
 /// How long a connection that comes back to the pool has for its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
+/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. In one that has
+/// failed, this fails.
+const NO_TRANSACTION: &str = "BEGIN; ROLLBACK";
+
 /// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it
 /// returns once its last statement has been answered: a handler may have been stopped in the middle of a
 /// statement that waits for a lock. Nobody else shall wait behind it, so such a statement is cancelled, and
-/// its connection is thrown away.
+/// its connection is thrown away. A transaction that a handler has left open is rolled back.
 #[doc(hidden)]
 pub struct Pooled {
     /// `None` once it is on its way back.
@@ -188,7 +192,7 @@ impl Drop for Pooled {
             return drop(Object::take(lent));
         };
         runtime.spawn(async move {
-            let answer = tokio::time::timeout(LAST_ANSWER, lent.simple_query("")).await;
+            let answer = tokio::time::timeout(LAST_ANSWER, lent.simple_query(NO_TRANSACTION)).await;
             if !matches!(answer, Ok(Ok(_))) {
                 abandon(lent).await;
             }
