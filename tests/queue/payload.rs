@@ -4,15 +4,17 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use serde_json::value::RawValue;
 use test_support::probe::{
     ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, pair, probe,
-    publish_acts,
+    publish_acts, service,
 };
 use test_support::{begins, contains, execute};
+use tidegate::admin::ShowRequest;
 use tidegate::connect::Client;
 use tidegate::queue::{self, LeaseRequest};
-use tidegate::{Error, NewEvent};
+use tidegate::{Done, Error, HandlerError, NewEvent};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;
 
@@ -126,11 +128,25 @@ async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_no
 
 /// An event with a payload that is stored aside, without what is stored there.
 async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
+    lose(client, event, "payload").await
+}
+
+/// An event of which a column is stored aside, without what is stored there.
+async fn lose(client: &Client, event: &NewEvent, column: &str) -> i64 {
     let id = queue::publish(client, event).await.unwrap().id;
     // Random text, which no compression keeps within the row.
-    let fill = "UPDATE tidegate.event_queue SET payload = json_build_object('name',
-                    (SELECT string_agg(md5(n::text || random()), '') FROM generate_series(1, 2000) AS n)) WHERE id = $1";
-    client.execute(fill, &[&id]).await.unwrap();
+    let text =
+        "(SELECT string_agg(md5(n::text || random()), '') FROM generate_series(1, 2000) AS n)";
+    let value = match column {
+        "payload" => format!("json_build_object('name', {text})"),
+        "progress" => format!("jsonb_build_object('steps', jsonb_build_object('a', {text}))"),
+        "errors" => {
+            format!("jsonb_build_array(jsonb_build_object('code', 'old', 'message', {text}))")
+        }
+        _ => text.to_owned(),
+    };
+    let fill = format!("UPDATE tidegate.event_queue SET {column} = {value} WHERE id = $1");
+    client.execute(&fill, &[&id]).await.unwrap();
     let aside = "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass";
     let aside: String = client.query_one(aside, &[]).await.unwrap().get(0);
     // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a
@@ -146,16 +162,16 @@ async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
     client.batch_execute(&lose).await.unwrap();
     // What was deleted is read until a vacuum has taken it, and none takes it as long as a session that
     // begins in this moment, in any database, might see it.
-    let read = "SELECT length(payload::text) FROM tidegate.event_queue WHERE id = $1";
+    let read = format!("SELECT length({column}::text) FROM tidegate.event_queue WHERE id = $1");
     let vacuum = "VACUUM tidegate.event_queue";
     for _ in 0..1000 {
         client.batch_execute(vacuum).await.unwrap();
-        if client.query(read, &[&id]).await.is_err() {
+        if client.query(&read, &[&id]).await.is_err() {
             return id;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("the payload of event {id} can be read after a thousand vacuums");
+    panic!("{column} of event {id} can be read after a thousand vacuums");
 }
 
 #[tokio::test]
@@ -182,6 +198,43 @@ async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbour
     }
     assert_eq!(live(&client).await, 0);
     assert_eq!(disorder(&client).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn whatever_of_an_event_the_database_cannot_read_ends_that_event_alone() {
+    for column in ["progress", "errors", "last_error"] {
+        let (db, client) = probe().await;
+        let first = publish_acts(&client, 3).await;
+        let lost = lose(&client, &act("lost").group("g"), column).await;
+        let behind = act("behind").group("g");
+        let behind = queue::publish(&client, &behind).await.unwrap().id;
+        let show: ShowRequest = serde_json::from_value(json!({"id": lost})).unwrap();
+        let shown = json!(service(&db).run(&show).await.unwrap());
+        assert_eq!(shown["kind"], "act", "{column}: {shown}");
+        // A failure is what appends to the errors.
+        let app = ProbeApp::doing(|call| async move {
+            match (&*call.name, call.attempt) {
+                ("lost", 1) => Err(HandlerError::retry("down", "not yet").after(Duration::ZERO)),
+                _ => Ok(Done::ok()),
+            }
+        });
+        let report = drain(&db, &app, &options()).await;
+        assert!(report.is_balanced(), "{column}: {report:?}");
+        assert_eq!(
+            (report.lease_lost, report.backlog),
+            (0, 0),
+            "{column}: {report:?}"
+        );
+        for id in [first, vec![behind]].concat() {
+            assert_eq!(end_of(&client, id).await, "COMPLETED 1", "{column}");
+        }
+        let ended = end_of(&client, lost).await;
+        let read_again = column == "last_error" && ended.starts_with("COMPLETED");
+        assert!(
+            read_again || ended == "FAILED 0 unreadable",
+            "{column}: {ended}"
+        );
+    }
 }
 
 /// Six events and, in their midst, one whose payload is lost; all of them in the order of their ids.

@@ -641,6 +641,7 @@ BEGIN
         FOREACH one IN ARRAY ARRAY(SELECT u.id FROM unnest(leaving) AS u(id) ORDER BY u.id DESC) LOOP
             CONTINUE WHEN one = ANY (stay);
             BEGIN
+                PERFORM tidegate.drop_unreadable(one);
                 PERFORM tidegate.lapse(tokens, ARRAY[one], charged);
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING 'event % cannot leave its broken lease: %', one, SQLERRM;

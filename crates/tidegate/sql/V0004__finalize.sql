@@ -136,17 +136,6 @@ BEGIN
     END IF;
 END $$;
 
--- Rolls back the ends of events that have left the lease since it was read: another worker may have them by now.
--- The rows of the events are locked, so none leaves later.
-CREATE FUNCTION tidegate.refuse_given_back(token uuid, done int8multirange) RETURNS void
-    LANGUAGE plpgsql AS $$
-BEGIN
-    IF NOT isempty(done) AND NOT EXISTS (
-        SELECT FROM tidegate.lease AS l WHERE l.token = refuse_given_back.token AND l.ids @> done) THEN
-        RAISE EXCEPTION 'lease %: it was lost', token USING ERRCODE = 'TG001';
-    END IF;
-END $$;
-
 -- Moves one completed event to the log, within its handler's transaction. For one event without what a batch
 -- needs, because every handler's transaction waits for it: half the time of complete(). The transaction must
 -- not commit if the lease is lost. Whether the event has left the lease, or an operator has taken it, is looked
@@ -324,23 +313,46 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant, put.codes, put.ended);
     published := coalesce(put.published, 0);
-    PERFORM tidegate.refuse_given_back(finalize_leased.token, tidegate.ranges(ended_ids));
+    -- The rows are locked, so nothing leaves the lease any more. What has left since it was read, another worker may have.
+    IF ended_ids <> '{}' AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = finalize_leased.token AND l.ids @> tidegate.ranges(ended_ids)) THEN
+        RAISE EXCEPTION 'lease %: it was lost', token USING ERRCODE = 'TG001';
+    END IF;
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize_leased.token) THEN
         PERFORM tidegate.refuse_new_cuts(ARRAY[finalize_leased.token], ARRAY[tidegate.ranges(ended_ids)]);
     END IF;
 END $$;
 
--- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would
--- read it. SECURITY DEFINER is needed, because otherwise the drain role would need the right to change
--- payloads.
+-- Empties the columns of an event that the database cannot read, because a chunk of what is stored aside is lost:
+-- a move to the log would read them. Returns their names. SECURITY DEFINER is needed, because otherwise the
+-- drain role would need the right to change payloads. It changes nothing that can be read.
+CREATE FUNCTION tidegate.drop_unreadable(id bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
+#variable_conflict use_column
+DECLARE
+    lost text[] := '{}';
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['payload', 'progress', 'errors', 'last_error', 'reported'] LOOP
+        BEGIN
+            EXECUTE format('SELECT length(q.%I::text) FROM tidegate.event_queue AS q WHERE q.id = $1', name) USING drop_unreadable.id;
+        EXCEPTION WHEN data_exception OR data_corrupted OR internal_error THEN
+            lost := lost || name;
+        END;
+    END LOOP;
+    IF lost = '{}' THEN
+        RETURN '';
+    END IF;
+    EXECUTE format('UPDATE tidegate.event_queue SET %s WHERE id = $1', (SELECT string_agg(format('%I = DEFAULT', l), ', ') FROM unnest(lost) AS l))
+      USING drop_unreadable.id;
+    RETURN array_to_string(lost, ', ');
+END $$;
+COMMENT ON FUNCTION tidegate.drop_unreadable IS 'Empties the columns of an event that the database cannot read, and returns their names.';
+
+-- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because it runs as no drain may.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids
-        AND NOT end_unreadable.id <@ tidegate.cuts_of(l.token) FOR KEY SHARE;
-    IF FOUND THEN
-        UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
-    END IF;
+    PERFORM tidegate.drop_unreadable(end_unreadable.id);
     RETURN (SELECT cardinality(f.ended_ids) > 0 FROM tidegate.finalize_leased(
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
@@ -423,6 +435,6 @@ BEGIN
 END $$;
 
 -- What the roles may do here; see roles.sql.
-GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.refuse_given_back, tidegate.complete, tidegate.complete_held,
-    tidegate.busy_groups, tidegate.finalize_leased, tidegate.end_unreadable, tidegate.retry_leased, tidegate.save_progress,
+GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,
+    tidegate.busy_groups, tidegate.finalize_leased, tidegate.drop_unreadable, tidegate.end_unreadable, tidegate.retry_leased, tidegate.save_progress,
     tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;

@@ -315,6 +315,7 @@ CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text,
 DECLARE
     middle CONSTANT integer := cardinality(event_ids) / 2;
     half record;
+    lost text;
 BEGIN
     ended := '{}';
     begun := '{}';
@@ -329,9 +330,9 @@ BEGIN
         WHEN OTHERS THEN
             IF middle = 0 THEN
                 BEGIN
-                    UPDATE tidegate.event_queue AS q SET payload = NULL, payload_bytes = 0 WHERE q.id = event_ids[1];
+                    lost := tidegate.drop_unreadable(event_ids[1]);
                     SELECT e.ended, e.begun INTO ended, begun
-                      FROM tidegate.end_at_once(event_ids, code, message || ' (its payload cannot be read)') AS e;
+                      FROM tidegate.end_at_once(event_ids, code, format('%s (its %s cannot be read)', message, lost)) AS e;
                 EXCEPTION WHEN OTHERS THEN
                     RAISE WARNING 'event % cannot be ended: %', event_ids[1], SQLERRM;
                 END;

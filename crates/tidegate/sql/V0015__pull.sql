@@ -11,7 +11,7 @@ CREATE FUNCTION tidegate.check_lease_time(lease interval) RETURNS void
 $$;
 
 -- Ends those events of a lease that no handler may see, as a drain does: expired, out of attempts, of a kind
--- that nobody registered, or with a payload that the database cannot read. Marks the others as started.
+-- that nobody registered, or with something that the database cannot read. Marks the others as started.
 -- Returns how many there are.
 CREATE FUNCTION tidegate.sort_out(token uuid, kinds text[], moment timestamptz) RETURNS bigint
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -19,6 +19,7 @@ CREATE FUNCTION tidegate.sort_out(token uuid, kinds text[], moment timestamptz) 
 DECLARE
     ended record;
     one bigint;
+    lost text;
     started bigint;
 BEGIN
     SELECT array_agg(r.id) AS ids, array_agg('FAILED'::text) AS statuses, array_agg(false) AS rans,
@@ -43,11 +44,8 @@ BEGIN
         PERFORM sum(octet_length(r.payload::text)) FROM tidegate.read_leased(sort_out.token, 0, 1000) AS r;
     EXCEPTION WHEN data_exception OR data_corrupted OR internal_error THEN
         FOR one IN SELECT h.id FROM tidegate.in_hand(ARRAY[sort_out.token]) AS h ORDER BY h.id LOOP
-            BEGIN
-                PERFORM octet_length(q.payload::text) FROM tidegate.event_queue AS q WHERE q.id = one;
-            EXCEPTION WHEN data_exception OR data_corrupted OR internal_error THEN
-                PERFORM tidegate.end_unreadable(sort_out.token, one, SQLERRM);
-            END;
+            lost := tidegate.drop_unreadable(one);
+            PERFORM tidegate.end_unreadable(sort_out.token, one, format('its %s cannot be read', lost)) WHERE lost <> '';
         END LOOP;
     END;
     SELECT max(h.id) INTO started FROM tidegate.in_hand(ARRAY[sort_out.token]) AS h;

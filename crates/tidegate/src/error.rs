@@ -140,6 +140,11 @@ impl Error {
         self.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
+    /// Whether the database cannot read what it has stored (class XX).
+    pub fn is_corruption(&self) -> bool {
+        self.is_of_class(&["XX"])
+    }
+
     /// Whether a statement waited for too long, for a lock or for the server, or was cancelled, and so changed
     /// nothing. Nothing is wrong with what it writes.
     pub fn is_wait(&self) -> bool {

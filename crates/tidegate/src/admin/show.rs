@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::event_id;
 use super::prelude::*;
-use super::views::{rows, show};
+use super::views::{rows, show, show_bare};
 use crate::queue::documents;
 
 /// Show everything stored about one event, live or finished.
@@ -53,11 +53,17 @@ impl Verb for ShowRequest {
     type Report = ShowReport;
 
     async fn run(&self, service: &Service) -> Result<ShowReport> {
-        let client = service.looking().await?;
-        let event = show(&client, self.id).await?;
-        Ok(ShowReport {
-            event: event.ok_or(Error::UnknownEvent(self.id))?,
-            notes: documents(&client, &NOTES, &[&self.id]).await?,
-        })
+        let mut client = service.looking().await?;
+        let event = match show(&client, self.id).await {
+            Err(error) if error.is_corruption() => {
+                // The look that has failed answers nothing more.
+                client = service.looking().await?;
+                show_bare(&client, self.id, &error).await?
+            }
+            event => event?,
+        };
+        let event = event.ok_or(Error::UnknownEvent(self.id))?;
+        let notes = documents(&client, &NOTES, &[&self.id]).await?;
+        Ok(ShowReport { event, notes })
     }
 }

@@ -427,7 +427,8 @@ impl Completer {
     pub(super) fn on_flushed(
         &mut self,
         result: FlushResult,
-        (spent, over): (bool, bool),
+        spent: bool,
+        over: bool,
     ) -> Result<Flushed, Error> {
         let FlushResult {
             session,
@@ -559,15 +560,20 @@ impl Completer {
             } else {
                 Return::Deferred
             };
-            let fate = if outcome.state.stuck.contains(&lease.id) || is_busy {
+            let is_torn = outcome.state.torn.contains(&lease.id);
+            let fate = if is_torn {
+                EventFate::Ended(Class::Handled(Status::Failed))
+            } else if outcome.state.stuck.contains(&lease.id) || is_busy {
                 EventFate::Abandoned
             } else if left.contains(&lease.id) {
                 EventFate::Returned(why, retry.retried.delay < AT_ONCE)
             } else {
                 EventFate::Lost { returned: true }
             };
-            let change = Change::new(lease, retry.group, retry.leased, fate);
-            outcome.changes.push(change);
+            outcome.changes.push(Change {
+                reopens: is_torn,
+                ..Change::new(lease, retry.group, retry.leased, fate)
+            });
         }
     }
 

@@ -179,6 +179,8 @@ pub(super) struct FlushState {
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
+    /// Events that have ended instead, because the database cannot read what it has stored of them.
+    pub torn: HashSet<i64>,
     /// Events that could not go back, because another session has locked them.
     pub returns_busy: HashSet<i64>,
     /// Leases whose marks were lowered.
@@ -486,6 +488,14 @@ impl Flusher<'_> {
             Ok(returned) => return Ok(Some(self.take_returned(returned))),
             Err(error) => error,
         };
+        if let [retry] = retries
+            && error.is_corruption()
+        {
+            if queue::end_unreadable(client, retry.lease).await? {
+                self.state.torn.insert(retry.lease.id);
+            }
+            return Ok(Some(HashSet::new()));
+        }
         let refuses_data = error.is_bad_data() || error.is_by_trigger();
         if error.is_wait() || (retries.len() == 1 && !refuses_data) {
             let busy = retries.iter().map(|retry| retry.lease.id);

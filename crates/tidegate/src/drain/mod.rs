@@ -1126,9 +1126,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// Processes the answer to a flush.
     fn on_flushed(&mut self, result: FlushResult) -> Result<(), Error> {
-        let mut flushed = self
-            .completer
-            .on_flushed(result, (self.is_spent(), self.budget.is_over()))?;
+        let mut flushed =
+            self.completer
+                .on_flushed(result, self.is_spent(), self.budget.is_over())?;
         if let Some(spans) = &mut self.observers.spans {
             spans.written(flushed.outcomes);
         }

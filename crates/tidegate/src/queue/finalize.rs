@@ -55,7 +55,7 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
     LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT to_jsonb(l)::text FROM tidegate.logged_under($1, $2) AS l";
 }
 
-/// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
+/// The SQLSTATE of an end whose event the lease does not hold any more.
 pub(super) const NOT_HELD: &str = "TG001";
 
 /// One entry of the `errors` array; the database adds `at`.
@@ -311,7 +311,11 @@ pub async fn finalize_under(
             &events.traceparents,
         ],
     )
-    .await?;
+    .await;
+    let rows = rows.map_err(|error| match ends {
+        [end] => if_held(error, end.lease),
+        _ => error,
+    })?;
     let Some(row) = rows.first() else {
         return Ok(Flushed::default());
     };
@@ -324,13 +328,13 @@ pub async fn finalize_under(
     })
 }
 
-/// Ends an event whose payload the database cannot read as FAILED, with the code `unreadable`. The payload is
-/// lost. Returns whether the event was held.
+/// Ends an event of which the database cannot read something as FAILED, with the code `unreadable`. What cannot
+/// be read is lost. Returns whether the event was held.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool> {
-    let message = "the database cannot read the payload, which is thrown away";
+    let message = "the database cannot read a part of the event, which is thrown away";
     let values: &[&(dyn ToSql + Sync)] = &[&lease.token, &lease.id, &message];
     let ended = first(client, &END_UNREADABLE, values).await?;
     Ok(ended.unwrap_or_default())
@@ -350,10 +354,15 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
         lease.token
     );
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
-    answer.map_err(|error| match error.sqlstate() {
+    answer.map_err(|error| if_held(error, lease))
+}
+
+/// Returns [`Error::LeaseLost`] for an event that its lease does not hold any more, and other errors as they are.
+fn if_held(error: Error, lease: Lease) -> Error {
+    match error.sqlstate() {
         Some(state) if state.code() == NOT_HELD => Error::LeaseLost(lease.id),
         _ => error,
-    })
+    }
 }
 
 /// Commits the open transaction of a handler.

@@ -266,7 +266,7 @@ async fn read_around(
                 let rest = in_hand(client, &[token]).await?;
                 let next = rest.iter().map(|held| held.id).filter(|id| *id > after);
                 let Some(id) = next.min() else { return Ok(()) };
-                tracing::error!(event.id = id, error = %error, "payload cannot be read; event fails");
+                tracing::error!(event.id = id, error = %error, "the event cannot be read, and fails");
                 batch.unreadable.push(id);
                 after = id;
             }

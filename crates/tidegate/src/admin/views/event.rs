@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Service;
 use crate::error::{Error, Result};
@@ -18,6 +18,15 @@ statements! {
 SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\", tidegate.why(id) AS why FROM tidegate.events WHERE id = $1) AS e
 UNION ALL
 SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\", tidegate.why(id) AS why FROM tidegate.logged($1)) AS l";
+
+    /// What is stored about one event in the row itself.
+    BARE: "bare" [INT8] = "\
+SELECT to_jsonb(e)::text
+  FROM (SELECT 'event_queue' AS \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
+          FROM tidegate.events WHERE id = $1
+        UNION ALL
+        SELECT 'event_log', id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
+          FROM tidegate.logged($1)) AS e";
 
     /// One event without its content, live or finished. If a copied database used an id twice, the live event
     /// wins.
@@ -59,6 +68,18 @@ pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>> {
     let text = rows.first().map(|row| row.get(0));
     text.map(|text| columns(text).map_err(|why| Error::Unreadable(format!("event {id}: {why}"))))
         .transpose()
+}
+
+/// Returns the columns of one event that are always readable, for one of which the database cannot read the others.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn show_bare(client: &impl Queryable, id: i64, why: &Error) -> Result<Option<Value>> {
+    let event: Option<Value> = document(client, &BARE, &[&id]).await?;
+    Ok(event.map(|mut event| {
+        event["unreadable"] = json!({"content": why.to_string()});
+        event
+    }))
 }
 
 /// Parses a row's columns one by one. A payload can be stored that no parser here reads: half of a surrogate
@@ -136,15 +157,20 @@ impl Service {
         let client = self.looking().await?;
         let event = document(&client, &EVENT, &[&id]).await?;
         let event = event.ok_or(Error::UnknownEvent(id))?;
+        let work = document(&client, &WORK, &[&id]).await?;
         let content = if with_content {
-            document(&client, &CONTENT, &[&id]).await?
+            match document(&client, &CONTENT, &[&id]).await {
+                // The page shows what there is without it.
+                Err(error) if error.is_corruption() => None,
+                content => content?,
+            }
         } else {
             None
         };
         Ok(Dossier {
             event,
             content,
-            work: document(&client, &WORK, &[&id]).await?,
+            work,
         })
     }
 }
