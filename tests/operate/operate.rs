@@ -1446,3 +1446,28 @@ async fn f5_the_command_line_names_the_argument_that_is_wrong() {
         cli.run(&words(line)).await.failed(2, &[says]);
     }
 }
+
+#[tokio::test]
+async fn a_publish_is_recorded_within_savepoints_and_none_of_another_transaction_is() {
+    let (_db, client) = probe().await;
+    let publish = "SELECT tidegate.record_publish(p.id, 'by hand', 'ada') FROM tidegate.publish('note', NULL) AS p";
+    for around in [
+        format!("BEGIN; {publish}; COMMIT"),
+        format!("BEGIN; SAVEPOINT a; SAVEPOINT b; {publish}; RELEASE b; RELEASE a; COMMIT"),
+        format!(
+            "BEGIN; SAVEPOINT a; SELECT tidegate.publish('note', NULL); RELEASE a; SAVEPOINT b; {publish}; COMMIT"
+        ),
+    ] {
+        client.batch_execute(&around).await.unwrap();
+    }
+    let recorded = "SELECT count(*) FROM tidegate.audit WHERE action = 'publish' AND actor = 'ada'";
+    assert_eq!(number(&client, recorded).await, 3);
+    let earlier =
+        "SELECT tidegate.record_publish(min(id), 'by hand', 'ada') FROM tidegate.event_queue";
+    let refused = client.batch_execute(earlier).await.unwrap_err();
+    let refused = refused.as_db_error().unwrap().message().to_owned();
+    contains(
+        &refused,
+        "must be an event that this transaction has published",
+    );
+}

@@ -126,6 +126,22 @@ async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_no
     assert_eq!(seen, u64::try_from(4 * accepted).unwrap(), "{report:?}");
 }
 
+#[tokio::test]
+async fn d14_an_update_of_the_view_requeues_what_jsonb_cannot_hold() {
+    let (_db, client) = probe().await;
+    for payload in [r#"{"name": "\ud800"}"#, r#"{"name": 1e999999}"#] {
+        let publish =
+            "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', $1::text::json)";
+        client.execute(publish, &[&payload]).await.unwrap();
+    }
+    let requeue = "UPDATE tidegate.events SET status = 'PENDING'";
+    assert_eq!(client.execute(requeue, &[]).await.unwrap(), 2);
+    let other = "UPDATE tidegate.events SET payload = '{}'";
+    let refused = client.execute(other, &[]).await.unwrap_err();
+    let refused = refused.as_db_error().unwrap().message();
+    begins(refused, "events: only status, available_at");
+}
+
 /// An event with a payload that is stored aside, without what is stored there.
 async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
     lose(client, event, "payload").await

@@ -539,10 +539,14 @@ CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAU
 #variable_conflict use_column
 DECLARE
     published record;
+    -- A savepoint has a number of its own, above that of its transaction. What we see of one that is under way is ours.
+    ours CONSTANT bigint := pg_current_xact_id()::text::bigint;
 BEGIN
     PERFORM tidegate.check_operator(reason, actor, true);
     SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
-     WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
+     WHERE q.id = record_publish.id
+       AND CASE WHEN q.xmin::text::bigint >= ours & 4294967295
+                THEN pg_xact_status((ours - (ours & 4294967295) + q.xmin::text::bigint)::text::xid8) = 'in progress' END;
     PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(id::text, 'NULL')) WHERE NOT FOUND;
     PERFORM tidegate.record_action('publish', actor,
         jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[id], reason);

@@ -78,15 +78,22 @@ DECLARE
     allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
     changed jsonb := '{"via": "events"}';
     requeues boolean;
+    same record := NEW;
 BEGIN
+    same.status := OLD.status;
+    same.available_at := OLD.available_at;
+    same.expires_at := OLD.expires_at;
+    same.max_attempts := OLD.max_attempts;
     PERFORM tidegate.refuse(CASE
-        WHEN (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed)
+        -- Byte by byte: json has no equality, and what it may hold, jsonb may not.
+        WHEN same *<> OLD
             THEN 'events: only status, available_at, expires_at and max_attempts may be updated'
         WHEN NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status
             THEN 'events.status: must be PENDING (requeue), got ' || coalesce(NEW.status, 'NULL') END);
     SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
-      FROM jsonb_each(to_jsonb(NEW)) AS n
-     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+      FROM jsonb_each(jsonb_build_object('available_at', NEW.available_at, 'expires_at', NEW.expires_at, 'max_attempts', NEW.max_attempts)) AS n
+      JOIN jsonb_each(jsonb_build_object('available_at', OLD.available_at, 'expires_at', OLD.expires_at, 'max_attempts', OLD.max_attempts)) AS o
+        ON o.key = n.key AND o.value <> n.value;
     -- Changing another column of a waiting event does not requeue it.
     requeues := NEW.status = 'PENDING' AND (OLD.status <> 'PENDING' OR NOT changed ?| allowed);
     PERFORM tidegate.check_group_delay(NEW.group_key, NEW.available_at) WHERE changed ? 'available_at';
