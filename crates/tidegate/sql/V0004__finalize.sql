@@ -138,8 +138,8 @@ END $$;
 
 -- Moves one completed event to the log, within its handler's transaction. For one event without what a batch
 -- needs, because every handler's transaction waits for it: half the time of complete(). The transaction must
--- not commit if the lease is lost. Whether the event has left the lease, or an operator has taken it, is looked
--- up when its row is locked: whoever did so has committed by then, and nobody can any more.
+-- not commit if the lease is lost. Whether the event has left the lease, or an operator has taken it, is
+-- looked up when its row is locked: whoever did so has committed by then, and nobody can any more.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
@@ -189,8 +189,8 @@ $$;
 -- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
 -- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
 -- follow-up. Otherwise the event stays unchanged and is named in `busy_ids`, as are events whose row another
--- transaction has locked for longer than a moment. The function returns the events that are now in the log. All
--- others were no longer held.
+-- transaction has locked for longer than a moment. The function returns the events that are now in the log.
+-- All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
@@ -313,7 +313,8 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant, put.codes, put.ended);
     published := coalesce(put.published, 0);
-    -- The rows are locked, so nothing leaves the lease any more. What has left since it was read, another worker may have.
+    -- The rows are locked, so nothing leaves the lease any more. What has left since it was read, another
+    -- worker may have.
     IF ended_ids <> '{}' AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = finalize_leased.token AND l.ids @> tidegate.ranges(ended_ids)) THEN
         RAISE EXCEPTION 'lease %: it was lost', token USING ERRCODE = 'TG001';
     END IF;
@@ -322,9 +323,9 @@ BEGIN
     END IF;
 END $$;
 
--- Empties the columns of an event that the database cannot read, because a chunk of what is stored aside is lost:
--- a move to the log would read them. Returns their names. SECURITY DEFINER is needed, because otherwise the
--- drain role would need the right to change payloads. It changes nothing that can be read.
+-- Empties the columns of an event that the database cannot read, because a chunk of what is stored aside is
+-- lost: a move to the log would read them. Returns their names. SECURITY DEFINER is needed, because otherwise
+-- the drain role would need the right to change payloads. It changes nothing that can be read.
 CREATE FUNCTION tidegate.drop_unreadable(id bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -348,7 +349,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.drop_unreadable IS 'Empties the columns of an event that the database cannot read, and returns their names.';
 
--- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because it runs as no drain may.
+-- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because the drain role may
+-- not end events by itself.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN

@@ -539,7 +539,8 @@ CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAU
 #variable_conflict use_column
 DECLARE
     published record;
-    -- A savepoint has a number of its own, above that of its transaction. What we see of one that is under way is ours.
+    -- A savepoint has a number of its own, above that of its transaction. What we see of one that is under
+    -- way is ours.
     ours CONSTANT bigint := pg_current_xact_id()::text::bigint;
 BEGIN
     PERFORM tidegate.check_operator(reason, actor, true);

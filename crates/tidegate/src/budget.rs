@@ -27,8 +27,8 @@ pub struct Budget {
     stopped: bool,
 }
 
-/// How long what other sessions keep from being written is tried again after the handlers were stopped. The run may
-/// take [`OVERRUN`](crate::drain::OVERRUN) longer than its budget.
+/// How long what other sessions keep from being written is tried again after the handlers were stopped. The
+/// run may take [`OVERRUN`](crate::drain::OVERRUN) longer than its budget.
 const LAST_TRIES: Duration = Duration::from_millis(500);
 
 /// How long running handlers may continue after a stop signal.

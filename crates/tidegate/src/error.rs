@@ -145,8 +145,8 @@ impl Error {
         self.is_of_class(&["XX"])
     }
 
-    /// Whether a statement waited for too long, for a lock or for the server, or was cancelled, and so changed
-    /// nothing. Nothing is wrong with what it writes.
+    /// Whether a statement waited for too long, for a lock or for the server, or was cancelled, and so
+    /// changed nothing. Nothing is wrong with what it writes.
     pub fn is_wait(&self) -> bool {
         self.is_lock_timeout() || self.sqlstate() == Some(&SqlState::QUERY_CANCELED)
     }

@@ -135,8 +135,8 @@ mod without_aws {
 /// How long a connection that comes back to the pool has for its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. In one that has
-/// failed, this fails.
+/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. In one
+/// that has failed, this fails.
 const NO_TRANSACTION: &str = "BEGIN; ROLLBACK";
 
 /// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it

@@ -36,8 +36,8 @@ const FLUSH_AGE: Duration = Duration::from_millis(10);
 /// How long to wait before trying again what waits for another session's lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long an end is tried again while another session holds a lock that it needs. Then the event goes back with
-/// the work that is done, and keeps its attempt. What goes back is tried again until the run ends.
+/// How long an end is tried again while another session holds a lock that it needs. Then the event goes back
+/// with the work that is done, and keeps its attempt. What goes back is tried again until the run ends.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// How long to wait before a failed flush is tried again, and how often it is tried before the run ends.

@@ -477,8 +477,8 @@ impl Flusher<'_> {
         Ok(left)
     }
 
-    /// Writes these retries. `None`: the database refuses one of them for what it writes. After anything else they
-    /// are tried again.
+    /// Writes these retries. `None`: the database refuses one of them for what it writes. After anything else
+    /// they are tried again.
     async fn retry_these(
         &mut self,
         client: &Client,

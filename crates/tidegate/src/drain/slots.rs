@@ -34,8 +34,8 @@ const START: Duration = Duration::from_secs(2);
 /// The most characters of a failed drain's error that are stored with its report.
 const MOST_OF_ERROR: usize = 300;
 
-/// The most ready events that are counted. A drain that can finish as many needs no others, and counting would
-/// only keep it from leasing.
+/// The most ready events that are counted. A drain that can finish as many needs no others, and counting
+/// would only keep it from leasing.
 const MOST_COUNTED: u64 = 100_000;
 
 /// The slot of a drain, and what it knows of the other drains.
@@ -49,8 +49,8 @@ pub(super) struct Slots {
     runtime: Handle,
     /// When ready events were last counted.
     counted_at: Option<Instant>,
-    /// Whether publishers wake drains when none is at work. Then this drain looks a last time after it has left
-    /// its slot.
+    /// Whether publishers wake drains when none is at work. Then this drain looks a last time after it has
+    /// left its slot.
     wakes: bool,
     /// Events leased and ready at the last such look.
     looked: (u64, u64),
@@ -176,8 +176,8 @@ impl<D: Dispatch> Drain<D> {
         Ok(true)
     }
 
-    /// Returns the slot to renew, if it is time to, and up to which number to count ready events if no other drain
-    /// has a lower slot. It counts where drains can start others.
+    /// Returns the slot to renew, if it is time to, and up to which number to count ready events if no other
+    /// drain has a lower slot. It counts where drains can start others.
     pub(super) fn keep_slot(&self, now: Instant) -> Option<(i32, u64)> {
         let often = KEEP.min(self.options.lease_timeout / 3);
         let held = self.slots.held.filter(|held| now >= held.kept_at + often)?;
@@ -218,8 +218,8 @@ impl<D: Dispatch> Drain<D> {
         self.report.ended().saturating_mul(millis(left)) / worked
     }
 
-    /// Starts the missing drains if more events are ready than this one can finish. Each is to have as many as it
-    /// has handlers.
+    /// Starts the missing drains if more events are ready than this one can finish. Each is to have as many as
+    /// it has handlers.
     fn start_missing(&mut self, ready: u64, at_work: u16) {
         if ready <= self.can_finish() {
             return;
@@ -231,8 +231,9 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Gives the slot back. Reads what is left, of ready events up to `most`, and the position in the server's
-    /// write-ahead log. An error while giving the slot back is only logged, because it becomes free in time.
+    /// Gives the slot back. Reads what is left, of ready events up to `most`, and the position in the
+    /// server's write-ahead log. An error while giving the slot back is only logged, because it becomes free
+    /// in time.
     async fn leave_slot(&mut self, most: i64) -> Result<(Left, Option<i64>), Error> {
         let held = self.slots.held.take();
         let worker = self.fetcher.worker;
@@ -272,9 +273,9 @@ impl<D: Dispatch> Drain<D> {
         Ok(())
     }
 
-    /// Starts the drain that follows this one, unless those at work finish what is left in as much time as this
-    /// one had. Not after a drain that has ended no event: then something other than time is missing. All
-    /// starts together may take the rest of the run's overrun.
+    /// Starts the drain that follows this one, unless those at work finish what is left in as much time as
+    /// this one had. Not after a drain that has ended no event: then something other than time is missing.
+    /// All starts together may take the rest of the run's overrun.
     pub(super) async fn start_next(&mut self) {
         let left = &self.slots.left;
         let finished = self.report.ended().saturating_mul(left.at_work.into());

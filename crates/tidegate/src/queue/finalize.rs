@@ -328,8 +328,8 @@ pub async fn finalize_under(
     })
 }
 
-/// Ends an event of which the database cannot read something as FAILED, with the code `unreadable`. What cannot
-/// be read is lost. Returns whether the event was held.
+/// Ends an event of which the database cannot read something as FAILED, with the code `unreadable`. What
+/// cannot be read is lost. Returns whether the event was held.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -357,7 +357,8 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
     answer.map_err(|error| if_held(error, lease))
 }
 
-/// Returns [`Error::LeaseLost`] for an event that its lease does not hold any more, and other errors as they are.
+/// Returns [`Error::LeaseLost`] for an event that its lease does not hold any more, and other errors as they
+/// are.
 fn if_held(error: Error, lease: Lease) -> Error {
     match error.sqlstate() {
         Some(state) if state.code() == NOT_HELD => Error::LeaseLost(lease.id),

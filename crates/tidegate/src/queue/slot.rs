@@ -119,8 +119,8 @@ pub async fn take_slot(
     })
 }
 
-/// Renews the slot for `timeout` from now. If its drain has the lowest slot, and unless `most` is 0, counts the
-/// events that a drain of these kinds could lease now, up to `most`, and the drains at work.
+/// Renews the slot for `timeout` from now. If its drain has the lowest slot, and unless `most` is 0, counts
+/// the events that a drain of these kinds could lease now, up to `most`, and the drains at work.
 ///
 /// # Errors
 /// When the database fails or does not answer.

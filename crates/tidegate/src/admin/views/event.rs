@@ -70,7 +70,8 @@ pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>> {
         .transpose()
 }
 
-/// Returns the columns of one event that are always readable, for one of which the database cannot read the others.
+/// Returns the columns of one event that are always readable, for one of which the database cannot read the
+/// others.
 ///
 /// # Errors
 /// When the database fails or does not answer.
