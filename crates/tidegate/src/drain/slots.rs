@@ -64,7 +64,6 @@ pub(super) struct Slots {
 #[derive(Clone, Copy)]
 struct Held {
     number: i32,
-    taken_at: Instant,
     kept_at: Instant,
 }
 
@@ -150,7 +149,6 @@ impl<D: Dispatch> Drain<D> {
         self.slots.wal = self.slots.wal.or(slot.wal);
         self.slots.held = Some(Held {
             number: slot.number,
-            taken_at: now,
             kept_at: now,
         });
         self.report.slot = u16::try_from(slot.number).unwrap_or_default();
@@ -210,10 +208,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Returns how many events this drain can finish in the rest of its budget, at its rate so far.
     fn can_finish(&self) -> u64 {
-        let Some(held) = self.slots.held else {
-            return 0;
-        };
-        let worked = millis(held.taken_at.elapsed()).max(1);
+        let worked = millis(self.budget.elapsed()).max(1);
         let left = self.budget.cut().saturating_duration_since(Instant::now());
         self.report.ended().saturating_mul(millis(left)) / worked
     }
