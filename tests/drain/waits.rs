@@ -1,5 +1,5 @@
-//! What a handler's transaction holds while it commits, or while it waits for another publisher, keeps no other
-//! event of its drain from going back. A wait is nobody's fault: it costs no attempt.
+//! What a handler's transaction holds while it commits, or while it waits for another publisher, keeps no
+//! other event of its drain from going back. A wait is nobody's fault: it costs no attempt.
 
 use std::sync::Arc;
 use std::time::Duration;

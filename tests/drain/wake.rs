@@ -116,8 +116,8 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
     );
 }
 
-/// Publishes an event when a drain leaves its slot: its last lease has not seen it, and whoever publishes still
-/// sees the drain at work.
+/// Publishes an event when a drain leaves its slot: its last lease has not seen it, and whoever publishes
+/// still sees the drain at work.
 const AT_THE_LAST_MOMENT: &str = "
     CREATE TABLE public.moment (left_at timestamptz);
     CREATE FUNCTION public.at_the_last_moment() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -11,8 +11,8 @@
 --
 -- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's
 -- worker writes to it. A handler's transaction locks no lease, because its commit may take long, and the
--- other events of the lease would wait for it. It locks the row of its event, which nobody then takes from the
--- lease, and looks at the lease once more when it has it.
+-- other events of the lease would wait for it. It locks the row of its event, which nobody then takes from
+-- the lease, and looks at the lease once more when it has it.
 --
 -- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it
 -- at any time:

@@ -349,8 +349,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.drop_unreadable IS 'Empties the columns of an event that the database cannot read, and returns their names.';
 
--- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because the drain role may
--- not end events by itself.
+-- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because the drain role
+-- may not end events by itself.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN

@@ -136,8 +136,8 @@ END $$;
 -- any available means.
 --
 -- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain
--- looks a last time after it has given its slot back. A publisher that saw it in its slot has committed before
--- that.
+-- looks a last time after it has given its slot back. A publisher that saw it in its slot has committed
+-- before that.
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE

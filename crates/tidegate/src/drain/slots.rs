@@ -213,8 +213,8 @@ impl<D: Dispatch> Drain<D> {
         self.report.ended().saturating_mul(millis(left)) / worked
     }
 
-    /// Starts the missing drains if more events are ready than this one can finish. Each is to have as many as
-    /// it has handlers.
+    /// Starts the missing drains if more events are ready than this one can finish. Each is to have as many
+    /// as it has handlers.
     fn start_missing(&mut self, ready: u64, at_work: u16) {
         if ready <= self.can_finish() {
             return;
