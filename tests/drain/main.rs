@@ -7,6 +7,7 @@
 
 mod drain;
 mod elastic;
+mod guest;
 mod limits;
 mod load;
 mod periodic;

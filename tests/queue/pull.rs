@@ -384,29 +384,6 @@ async fn what_no_handler_may_see_ends_within_the_poll() {
 }
 
 #[tokio::test]
-async fn what_has_waited_for_a_service_for_too_long_ends_within_the_poll() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let published = publish_acts(&client, 2).await;
-    let sql = format!(
-        "INSERT INTO tidegate.service (service, state, since, retry_at, kinds)
-         VALUES ('carrier', 'open', now() - interval '8 days', now() + interval '1 minute', '{{act}}');
-         UPDATE tidegate.event_queue SET available_at = now() - interval '8 days' WHERE id = {}",
-        published[0]
-    );
-    client.batch_execute(&sql).await.unwrap();
-    assert!(
-        take(&client, 10).await.is_empty(),
-        "no event needs a service that is down"
-    );
-    let end = end_of(&client, published[0]).await;
-    assert_eq!(
-        (end.as_str(), live(&client).await),
-        ("FAILED 0 service_down", 1)
-    );
-}
-
-#[tokio::test]
 async fn the_doctor_names_limits_that_a_program_which_polls_does_not_keep() {
     let db = probe_database().await;
     let client = db.client().await;
@@ -446,10 +423,13 @@ async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
     );
     let polled = at(now + day + MINUTE).poll(&client).await.unwrap();
     assert_eq!(ids(&polled), [tomorrow]);
-    assert!(
-        polled[0].lease_expires_at < now + day,
-        "a lease keeps the database's clock"
-    );
+    let over = polled[0].lease_expires_at;
+    let runs = over.duration_since(now + day).unwrap();
+    assert_eq!(runs.as_secs_f64().round(), 120.0, "from the given time on");
+    let early = at(over - Duration::from_secs(1)).poll(&client).await;
+    assert!(early.unwrap().is_empty(), "its poller may live");
+    let again = at(over).poll(&client).await.unwrap();
+    assert_eq!((ids(&again), again[0].attempt), (vec![tomorrow], 2));
     assert_eq!(end_of(&client, soon).await, "FAILED 0 expired");
     let login = puller(&db).await;
     let refused = at(now).poll(&login).await.unwrap_err();

@@ -692,7 +692,7 @@ guards! {
     CLEARED_OF_LAPSES: "retry_leased" "CASE WHEN o.charged THEN 0 ELSE q.lapses END" => "q.lapses";
     LOCKED_STAY: "locked_with_earlier" "FOR NO KEY UPDATE SKIP LOCKED" => "FOR NO KEY UPDATE";
     EARLIER_STAY: "locked_with_earlier" "busy || tidegate.earlier_of(event_ids, busy)" => "busy";
-    PROMOTES_WHAT_IS_FREE: "promote" "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED" => "ORDER BY available_at LIMIT most FOR NO KEY UPDATE";
+    PROMOTES_WHAT_IS_FREE: "promote" "ORDER BY q.available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED" => "ORDER BY q.available_at LIMIT most FOR NO KEY UPDATE";
     ROW_FIRST: "update_event" "PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;" => "";
     OWN_PROBE: "report_service" "known.prober = report_service.worker AND " => "";
     GROUP_FIRST: "unblock" "PERFORM tidegate.lock_groups(ARRAY[group_key]);" => "";

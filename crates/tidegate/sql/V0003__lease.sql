@@ -45,9 +45,12 @@ END $$;
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 BEGIN
-    DELETE FROM tidegate.lease AS l
-     WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
-                                   FOR UPDATE SKIP LOCKED));
+    WITH removed AS (
+        DELETE FROM tidegate.lease AS l
+         WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
+                                       FOR UPDATE SKIP LOCKED))
+        RETURNING l.token)
+    DELETE FROM tidegate.lease_cut AS c USING removed AS r WHERE c.token = r.token;
 END $$;
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
@@ -99,8 +102,11 @@ END $$;
 --
 -- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind
 -- that no program registered is leased, so that the drain can end its events. Expired and exhausted events
--- are leased too, so that they end without a scan of their own. `due` is the time that decides what is ready,
--- for tests; the lease itself keeps the database's clock.
+-- are leased too, so that they end without a scan of their own. `due` is the time of a test: it decides what is
+-- ready, and when the lease runs out.
+--
+-- A poller is a worker with one lease, whose token is its worker. Its transaction is its caller's, and may stay
+-- open for as long as the caller works. It therefore takes no event out of a lease of another worker.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, passed_by text[], probe text,
@@ -147,7 +153,7 @@ BEGIN
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
-    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+    IF worker <> token AND EXISTS (SELECT FROM tidegate.lease_cut) THEN
         PERFORM tidegate.apply_cuts();
     END IF;
     IF cardinality(over) > 0 THEN
@@ -350,7 +356,7 @@ BEGIN
                       CASE WHEN mine = page THEN ids[least(first_window, kept)]
                            ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                                   ORDER BY u.id LIMIT first_window) AS w) END) END,
-            hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
+            hashes, instant, instant, due_at + make_interval(secs => seconds), clear_to, as_of);
 END $$;
 COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
@@ -401,7 +407,7 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
 BEGIN
     -- A worker that leases nothing more learns in this way of what was taken from it.
     IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
-        PERFORM tidegate.apply_cuts();
+        PERFORM tidegate.apply_cuts(CASE WHEN tokens = ARRAY[worker] THEN worker END);
     END IF;
     RETURN QUERY
     WITH held AS MATERIALIZED (
@@ -540,8 +546,8 @@ BEGIN
 END $$;
 
 -- It returns the lowest id that became free. Events that another session has locked, and leases that are in
--- use for longer than a moment, are left to the next call.
-CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
+-- use for longer than a moment, are left to the next call. `poller`: one, which may touch no other's lease.
+CREATE FUNCTION tidegate.apply_cuts(poller uuid DEFAULT NULL) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' SET enable_seqscan = off
     AS $$
 DECLARE
@@ -551,7 +557,8 @@ DECLARE
     freed record;
     lowest bigint;
 BEGIN
-    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease_cut AS c JOIN tidegate.lease AS l ON l.token = c.token ORDER BY 1 LOOP
+    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease_cut AS c JOIN tidegate.lease AS l ON l.token = c.token
+                  WHERE l.worker = coalesce(poller, l.worker) ORDER BY 1 LOOP
         BEGIN
             PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
             -- Then those behind an event that has ended since. Each statement sees what another session has
@@ -590,8 +597,10 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    -- Those whose lease is gone.
-    DELETE FROM tidegate.lease_cut AS c WHERE NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = c.token);
+    IF poller IS NULL THEN
+        -- Those whose lease is gone.
+        DELETE FROM tidegate.lease_cut AS c WHERE NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = c.token);
+    END IF;
     RETURN lowest;
 END $$;
 COMMENT ON FUNCTION tidegate.apply_cuts IS 'Takes the events in lease_cut out of their leases, and tells the workers.';
@@ -715,19 +724,31 @@ BEGIN
     HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp();
 END $$;
 
+-- Whether no live event of its group precedes an event.
+CREATE FUNCTION tidegate.is_first(event tidegate.event_queue) RETURNS boolean
+    LANGUAGE sql STABLE SET enable_seqscan = off
+    RETURN event.group_key IS NULL OR NOT EXISTS (
+        SELECT FROM tidegate.event_queue AS q WHERE q.group_key = event.group_key AND q.id < event.id);
+
 -- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time,
 -- earliest first. Returns the lowest id, from which the next scan must start. The time is a subselect, so
 -- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
--- be read (26 ms for 100,000).
-CREATE FUNCTION tidegate.promote(most bigint, now timestamptz DEFAULT NULL, OUT promoted bigint, OUT lowest bigint)
+-- be read (26 ms for 100,000). With `kinds`, only those of these kinds that no event of their group precedes:
+-- what a poller could take at once.
+CREATE FUNCTION tidegate.promote(most bigint, now timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL,
+                                 OUT promoted bigint, OUT lowest bigint)
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off AS $$
 DECLARE
     due CONSTANT bigint[] := ARRAY(
-        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT coalesce(promote.now, clock_timestamp()))
-         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+        SELECT q.id FROM tidegate.event_queue AS q
+         WHERE q.delayed AND q.available_at <= (SELECT coalesce(promote.now, clock_timestamp()))
+           AND CASE WHEN kinds IS NULL THEN true ELSE q.kind = ANY (kinds) AND tidegate.is_first(q) END
+         ORDER BY q.available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
     late CONSTANT bigint[] := ARRAY(
-        SELECT id FROM tidegate.event_queue WHERE delayed AND expires_at <= (SELECT coalesce(promote.now, clock_timestamp())) AND id <> ALL (due)
-         ORDER BY expires_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+        SELECT q.id FROM tidegate.event_queue AS q
+         WHERE q.delayed AND q.expires_at <= (SELECT coalesce(promote.now, clock_timestamp())) AND q.id <> ALL (due)
+           AND CASE WHEN kinds IS NULL THEN true ELSE q.kind = ANY (kinds) AND tidegate.is_first(q) END
+         ORDER BY q.expires_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
     one bigint;
 BEGIN
     promoted := 0;
@@ -797,5 +818,5 @@ COMMENT ON FUNCTION tidegate.unmarked_events IS
 GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased,
     tidegate.in_hand, tidegate.renew, tidegate.take_back_starts, tidegate.hand_back, tidegate.locked_with_earlier,
     tidegate.earlier_of, tidegate.shrink_leases, tidegate.apply_cuts, tidegate.lapse, tidegate.break_leases,
-    tidegate.dead_workers, tidegate.sweep, tidegate.promote TO tidegate_drain;
+    tidegate.dead_workers, tidegate.sweep, tidegate.is_first, tidegate.promote TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_operate, tidegate_read;

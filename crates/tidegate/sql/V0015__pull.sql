@@ -65,8 +65,37 @@ BEGIN
             WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id >= lower(r) AND q.id < upper(r) OFFSET 0));
 END $$;
 
+-- What a poll does besides its lease. Its transaction may stay open for as long as the caller works, so it
+-- locks what the caller could take itself, and no more: leases of pollers that have ended, one lease whose
+-- poller has died, and as many delayed events as are wanted. Drains do the rest.
+CREATE FUNCTION tidegate.prepare_poll(kinds text[], most integer, now timestamptz) RETURNS void
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    moment CONSTANT timestamptz := coalesce(prepare_poll.now, clock_timestamp());
+    callable CONSTANT text[] := ARRAY(
+        SELECT k.kind FROM tidegate.event_kind AS k
+         WHERE k.kind = ANY (kinds) AND NOT k.paused
+           AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
+    dead uuid[];
+BEGIN
+    PERFORM tidegate.remove_ended(ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.worker = l.token AND l.ended LIMIT 100));
+    -- One of which an event is of these kinds, or of which none is left.
+    dead := ARRAY(SELECT l.token FROM tidegate.lease AS l
+                   WHERE l.worker = l.token AND NOT l.ended AND l.expires_at <= moment
+                     AND coalesce((SELECT bool_or(q.kind = ANY (callable)) FROM unnest(l.ids) AS r
+                                    CROSS JOIN LATERAL (SELECT e.kind FROM tidegate.event_queue AS e
+                                                         WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q), true)
+                   ORDER BY l.expires_at LIMIT 1 FOR UPDATE SKIP LOCKED);
+    IF dead <> '{}' THEN
+        PERFORM tidegate.break_leases(dead, true);
+    END IF;
+    PERFORM tidegate.promote(most, prepare_poll.now, callable);
+END $$;
+
 -- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the
--- queue. An injected time says what is due and what has expired. Leases keep the database's clock.
+-- queue. A step locks the events that it looks at. If it leases only some of them, it is undone, so that
+-- others may have them before the caller commits, and the next one looks at fewer. An injected time says what
+-- is due, what has expired, and which poller has died.
 CREATE FUNCTION tidegate.poll(kinds text[], most integer DEFAULT 1, lease interval DEFAULT '60 seconds', now timestamptz DEFAULT NULL)
     RETURNS TABLE (id bigint, token uuid, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, lease_expires_at timestamptz,
@@ -74,11 +103,13 @@ CREATE FUNCTION tidegate.poll(kinds text[], most integer DEFAULT 1, lease interv
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    -- Each step passes as many blocked events as are wanted.
+    -- It passes twice as many blocked events with each step.
     until CONSTANT timestamptz := clock_timestamp() + interval '500 milliseconds';
     seconds CONSTANT double precision := extract(epoch FROM poll.lease);
+    page integer := most;
     lease_token uuid;
     passed_by text[] := '{}';
+    before record;
     step record;
 BEGIN
     PERFORM tidegate.refuse(CASE
@@ -92,20 +123,31 @@ BEGIN
     IF poll.now IS NOT NULL AND NOT pg_has_role(session_user, (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'tidegate'), 'USAGE') THEN
         RAISE EXCEPTION 'now: must be given only by the owner of the schema, for tests' USING ERRCODE = 'insufficient_privilege';
     END IF;
-    PERFORM tidegate.sweep(NULL, '{}');
-    PERFORM tidegate.give_up('-9223372036854775808', '9223372036854775807', 50000, 1000);
-    PERFORM tidegate.promote(1000, poll.now);
+    PERFORM tidegate.prepare_poll(poll.kinds, poll.most, poll.now);
     SELECT 0::bigint AS after, NULL::bigint AS clear_to, NULL::xid8 AS as_of, NULL::xid8 AS low INTO step;
     LOOP
         lease_token := gen_random_uuid();
-        SELECT l.* INTO step
-          FROM tidegate.lease(lease_token, lease_token, '{}', '{}', seconds, poll.kinds, poll.most, 10485760, poll.most, passed_by, NULL,
-                              step.after, step.clear_to, step.as_of, step.low, poll.now) AS l;
-        passed_by := passed_by || step.blocked;
+        before := step;
+        BEGIN
+            SELECT l.* INTO step
+              FROM tidegate.lease(lease_token, lease_token, '{}', '{}', seconds, poll.kinds, page, 10485760, page, passed_by, NULL,
+                                  before.after, before.clear_to, before.as_of, before.low, poll.now) AS l;
+            passed_by := passed_by || step.blocked;
+            IF step.taken = 0 OR step.taken < step.scanned OR step.taken > poll.most THEN
+                RAISE EXCEPTION USING ERRCODE = 'TG005';
+            END IF;
+        EXCEPTION WHEN SQLSTATE 'TG005' THEN
+            IF step.taken > 0 THEN
+                page := least(step.taken, poll.most);
+                step := before;
+                CONTINUE;
+            END IF;
+        END;
         EXIT WHEN step.taken > 0 AND tidegate.sort_out(lease_token, poll.kinds, coalesce(poll.now, clock_timestamp())) > 0;
-        IF step.scanned < poll.most OR clock_timestamp() > until THEN
+        IF step.scanned < page OR clock_timestamp() > until THEN
             RETURN;
         END IF;
+        page := least(page * 2, 1000);
     END LOOP;
     RETURN QUERY
     SELECT r.id, lease_token, r.kind, r.payload, r.group_key, r.correlation_id, r.attempt, r.max_attempts, r.created_at, r.expires_at,
@@ -116,7 +158,8 @@ END $$;
 COMMENT ON FUNCTION tidegate.poll IS
     'Leases the next ready events, lowest id first, for a program that handles events by SQL. Commit before the work begins. '
     'kinds: 1 to 100 registered kinds. most: the most events, 1 to 1000. lease: how long they are leased, 1 second to 12 hours. '
-    'now: the time that decides what is due and what has expired; for tests, and only for the owner of the schema. Returns '
+    'now: the time that decides what is due, what has expired and which poller has died, and from which the lease runs; for '
+    'tests, and only for the owner of the schema. Returns '
     'one row per event, none if nothing is ready. token: the lease, which the later calls name. attempt: the number of this '
     'attempt. lease_expires_at: end the events by then, or call extend(). idempotency_key: the same for every attempt. '
     'progress: what earlier attempts stored.';

@@ -42,8 +42,8 @@ pub struct PollRequest<'a> {
     pub most: u32,
     /// How long they are leased, 1 second to 12 hours. End them by then, or call [`PolledEvent::extend`].
     pub lease: Duration,
-    /// The time that decides what is due and what has expired. For tests; only the owner of the schema may
-    /// set it. The lease keeps the database's clock.
+    /// The time that decides what is due, what has expired and which poller has died, and from which the
+    /// lease runs. For tests; only the owner of the schema may set it.
     pub now: Option<SystemTime>,
 }
 
