@@ -765,3 +765,16 @@ async fn a_retention_that_makes_no_sense_is_refused_by_name() {
     let sql = "SELECT count(*) FROM tidegate.audit";
     assert_eq!(number(&client, sql).await, 0);
 }
+
+#[tokio::test]
+async fn the_days_without_a_partition_are_found_in_one_look() {
+    let (_db, client) = probe().await;
+    let kinds = "INSERT INTO tidegate.event_kind (kind, retention_completed, retention_failed)
+                 SELECT 'kind-' || n, n * interval '17 days', n * interval '19 days' FROM generate_series(1, 40) AS n";
+    execute(&client, kinds).await;
+    execute(&client, "BEGIN; SET LOCAL track_functions = 'all'").await;
+    let days = "SELECT count(*) FROM tidegate.missing_log_days()";
+    assert!(number(&client, days).await > 500);
+    let looks = "SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = 'log_partitions'";
+    assert_eq!(number(&client, looks).await, 1);
+}

@@ -168,7 +168,11 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
                LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
                                        ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date,
                                        interval '1 day') AS ahead(day))
-    SELECT w.day FROM wanted AS w WHERE NOT tidegate.has_log_partition(w.day) ORDER BY 1
+    SELECT w.day FROM wanted AS w
+     WHERE NOT tstzrange(w.day::timestamp AT TIME ZONE 'UTC', (w.day + 1)::timestamp AT TIME ZONE 'UTC')
+               && (SELECT coalesce(range_agg(tstzrange(p.lower_bound, p.upper_bound)), '{}')
+                     FROM tidegate.log_partitions() AS p WHERE p.lower_bound IS NOT NULL)
+     ORDER BY 1
 $$;
 
 -- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither
