@@ -75,7 +75,7 @@ impl World {
             let report = tidegate::drain(&database, self.app.clone(), &brief()).await;
             let report = report.unwrap();
             assert!(report.is_balanced(), "{report:?}");
-            report.backlog == 0
+            report.backlog == Some(0)
         })
         .await;
         let ended = "SELECT id FROM tidegate.event_log WHERE status = 'COMPLETED' AND attempts <= max_attempts";
@@ -244,7 +244,7 @@ async fn i4_what_a_walk_knows_is_not_used_over_another_connection() {
         ..brief()
     };
     let report = drain_that_ends(&db.database(), &app, &stepwise).await;
-    assert_eq!(report.unwrap().backlog, 0);
+    assert_eq!(report.unwrap().backlog, Some(0));
     let sessions = "SELECT count(DISTINCT session) FROM walked";
     assert!(number(&client, sessions).await > 1, "no session was lost");
     let kept = "SELECT count(*) FROM (SELECT DISTINCT ON (session) as_of FROM walked ORDER BY session, n) AS first

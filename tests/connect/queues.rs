@@ -53,12 +53,20 @@ async fn two_queues_of_one_database_know_nothing_of_each_other() {
     let app = ProbeApp::succeeding();
     let options = tidegate::DrainOptions::default();
     let report = tidegate::drain(&acme, app.clone(), &options).await.unwrap();
-    assert_eq!((report.completed, report.backlog), (2, 0), "{report:?}");
+    assert_eq!(
+        (report.completed, report.backlog),
+        (2, Some(0)),
+        "{report:?}"
+    );
     let names: Vec<String> = app.calls().into_iter().map(|call| call.name).collect();
     assert_eq!(names, ["a", "d"]);
     assert_eq!(live_in(&client, "globex").await, 3);
     let report = tidegate::drain(&globex, app, &options).await.unwrap();
-    assert_eq!((report.completed, report.backlog), (3, 0), "{report:?}");
+    assert_eq!(
+        (report.completed, report.backlog),
+        (3, Some(0)),
+        "{report:?}"
+    );
     assert_eq!(
         number(&client, "SELECT count(*) FROM acme.event_log").await,
         2
@@ -136,7 +144,11 @@ async fn a_copy_is_found_and_what_workers_of_the_original_hold_is_void_in_it() {
     assert_eq!(number(&db.client().await, held).await, 1 + 1000);
     // Each letter leads to a notification.
     let report = copied.drain(&[]).await;
-    assert_eq!((report.completed, report.backlog), (4, 0), "{report:?}");
+    assert_eq!(
+        (report.completed, report.backlog),
+        (4, Some(0)),
+        "{report:?}"
+    );
 }
 
 #[tokio::test]

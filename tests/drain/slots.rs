@@ -126,14 +126,22 @@ async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
         ..DrainOptions::default()
     };
     let report = drain(&db.database(), app.clone(), &limited).await.unwrap();
-    assert_eq!((report.leased, report.ready_left), (100, 200), "{report:?}");
-    assert!(report.oldest_ready_ms > 0, "{report:?}");
+    assert_eq!(
+        (report.leased, report.ready_left),
+        (100, Some(200)),
+        "{report:?}"
+    );
+    assert!(report.oldest_ready_ms > Some(0), "{report:?}");
     let report = drain(&db.database(), app, &DrainOptions::default())
         .await
         .unwrap();
     // Retries are no work that is left.
-    assert_eq!((report.backlog, report.ready_left), (150, 0), "{report:?}");
-    assert_eq!(report.oldest_ready_ms, 0, "{report:?}");
+    assert_eq!(
+        (report.backlog, report.ready_left),
+        (Some(150), Some(0)),
+        "{report:?}"
+    );
+    assert_eq!(report.oldest_ready_ms, Some(0), "{report:?}");
     let seconds = due(&client).await.unwrap();
     assert!((1.0..=300.0).contains(&seconds), "{seconds}");
     assert!(report.next_due_at.is_some());
@@ -178,7 +186,7 @@ async fn however_often_one_is_invoked_so_many_drains_work_at_once() {
         let has_none = report.stop_reason == StopReason::NoSlot;
         assert_eq!(has_none, report.slot == 0, "{report:?}");
         assert!(report.slot <= 3, "{report:?}");
-        assert!(!has_none || (report.leased, report.backlog) == (0, 0));
+        assert!(!has_none || (report.leased, report.backlog) == (0, None));
     }
     assert!(reports.iter().any(|report| report.slot == 0), "all had one");
     assert_eq!(number(&client, TAKEN).await, 0);
@@ -352,7 +360,10 @@ async fn a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on() {
     publish_acts(&client, 2000).await;
     let (report, started) = brief(&db, slow(Duration::from_millis(50)), 3).await;
     assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
-    assert!(report.ready_left > 0 && report.completed > 0, "{report:?}");
+    assert!(
+        report.ready_left > Some(0) && report.completed > 0,
+        "{report:?}"
+    );
     assert_eq!((started.len(), started[0].hop), (1, 4));
     assert_eq!(report.started_drains, 1);
     // The chain is at its end.
@@ -368,7 +379,10 @@ async fn a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on() {
     let remove = "DELETE FROM tidegate.event_queue WHERE id NOT IN (SELECT id FROM tidegate.event_queue ORDER BY id LIMIT 300)";
     client.execute(remove, &[]).await.unwrap();
     let (report, started) = brief(&db, slow(Duration::from_millis(50)), 0).await;
-    assert!(report.ready_left > 0 && report.completed > 0, "{report:?}");
+    assert!(
+        report.ready_left > Some(0) && report.completed > 0,
+        "{report:?}"
+    );
     assert_eq!((report.slot, started.len()), (8, 0), "{report:?}");
 }
 
@@ -380,7 +394,11 @@ async fn a_backlog_without_anything_ready_starts_nobody() {
         .collect();
     queue::publish_batch(&client, &planned).await.unwrap();
     let (report, started) = brief(&db, ProbeApp::succeeding(), 0).await;
-    assert_eq!((report.backlog, report.ready_left), (500, 0), "{report:?}");
+    assert_eq!(
+        (report.backlog, report.ready_left),
+        (Some(500), Some(0)),
+        "{report:?}"
+    );
     assert_eq!(started, []);
 }
 
@@ -498,4 +516,48 @@ async fn a_drain_starts_nobody_for_what_it_can_finish_and_no_more_than_have_some
     };
     let started = started_by(8, Duration::from_secs(20), too_short).await;
     assert!((1..8).contains(&started), "{started}");
+}
+
+/// Looks that give no answer.
+const LOOKS: [&str; 3] = [
+    "PERFORM pg_sleep(60)",
+    "RAISE 'a view of theirs has gone'",
+    "PERFORM pg_terminate_backend(pg_backend_pid())",
+];
+
+#[tokio::test]
+async fn a_run_whose_last_look_gives_no_answer_has_done_its_work_and_says_what_it_does_not_know() {
+    for look in LOOKS {
+        let (db, client) = probe().await;
+        publish_acts(&client, 3).await;
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
+                                                            OUT at_work integer)
+             LANGUAGE plpgsql AS $$ BEGIN {look}; END $$"
+        );
+        client.batch_execute(&sql).await.unwrap();
+        let options = DrainOptions {
+            budget: Duration::from_secs(3),
+            ..options()
+        };
+        let app = ProbeApp::succeeding();
+        let report = drain(&db.database(), app, &options).await.unwrap();
+        let known = (report.completed, report.backlog, report.ready_left);
+        assert_eq!(known, (3, None, None), "{look}: {report:?}");
+        assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+        let noted = "SELECT count(*) FROM tidegate.drain_run
+                      WHERE report->>'completed' = '3' AND NOT report::jsonb ? 'backlog'";
+        assert_eq!(
+            number(&client, noted).await,
+            1,
+            "{look}: the report is stored"
+        );
+        let still = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()";
+        wait_until("the server has ended it", async || {
+            number(&client, still).await == 0
+        })
+        .await;
+        assert_eq!(number(&client, TAKEN).await, 0, "{look}: the slot is free");
+    }
 }

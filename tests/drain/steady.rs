@@ -95,7 +95,7 @@ impl Site {
             self.drain(&["--linger", "300ms"])
         );
         let last = self.drain(&[]).await;
-        assert_eq!(last.backlog, 0, "{last:?}");
+        assert_eq!(last.backlog, Some(0), "{last:?}");
         let ended = self
             .observer
             .query("SELECT id FROM tidegate.event_log", &[])

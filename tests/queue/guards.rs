@@ -275,7 +275,11 @@ async fn b10_nothing_of_a_group_ends_before_an_end_that_waits_for_another_publis
     let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
     client.execute(due, &[]).await.unwrap();
     let report = drain(&db, &app, &one_each).await;
-    assert_eq!((report.completed, report.backlog), (4, 0), "{report:?}");
+    assert_eq!(
+        (report.completed, report.backlog),
+        (4, Some(0)),
+        "{report:?}"
+    );
     let in_order = "SELECT array_agg(id ORDER BY finished_at, id) FROM tidegate.event_log WHERE group_key = 'g'";
     let in_order: Vec<i64> = client.query_one(in_order, &[]).await.unwrap().get(0);
     assert_eq!(in_order, ids);

@@ -105,7 +105,11 @@ async fn i4_b10_an_event_leased_by_another_worker_bars_the_events_far_behind_it(
     assert_eq!(held[0].lease.id, first);
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &walking()).await;
-    assert_eq!((report.completed, report.backlog), (100, 2), "{report:?}");
+    assert_eq!(
+        (report.completed, report.backlog),
+        (100, Some(2)),
+        "{report:?}"
+    );
     assert!(of_the_groups_events(&app).is_empty());
 }
 

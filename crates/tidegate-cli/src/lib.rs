@@ -180,14 +180,11 @@ fn with_flags(error: &str, verb: &clap::Command) -> String {
     format!("{named}: {why}")
 }
 
-/// Returns the counts of a failed drain. Such a drain has no stop reason and has not read its remaining
-/// backlog.
+/// Returns the counts of a failed drain. Such a drain has no stop reason.
 fn counts(report: &DrainReport) -> Value {
     let mut counts = json!(report);
     if let Some(fields) = counts.as_object_mut() {
-        for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
-            fields.remove(unknown);
-        }
+        fields.remove("stop_reason");
     }
     counts
 }

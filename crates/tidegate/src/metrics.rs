@@ -82,7 +82,7 @@ impl Metrics {
     ) -> Vec<String> {
         let mut document = Document::new(&self.queue, at);
         // A metric that is never sent costs nothing.
-        let if_known = |value: u64| succeeded.then_some(value);
+        let if_known = |value: u64| report.backlog.and(Some(value));
         let broken = succeeded && !report.is_balanced();
         let still_running = Some(report.still_running).filter(|running| *running > 0);
         let starts_failed = Some(report.starts_failed).filter(|failed| *failed > 0);
@@ -103,17 +103,9 @@ impl Metrics {
             ("Published", "Count", Some(report.published)),
             ("Drains", "Count", Some(u64::from(succeeded))),
             ("ReportBroken", "Count", Some(u64::from(broken))),
-            ("Backlog", "Count", if_known(report.backlog)),
-            (
-                "OldestAgeMs",
-                "Milliseconds",
-                if_known(report.oldest_age_ms),
-            ),
-            (
-                "OldestReadyMs",
-                "Milliseconds",
-                if_known(report.oldest_ready_ms),
-            ),
+            ("Backlog", "Count", report.backlog),
+            ("OldestAgeMs", "Milliseconds", report.oldest_age_ms),
+            ("OldestReadyMs", "Milliseconds", report.oldest_ready_ms),
             ("Expiring", "Count", if_known(report.expiring)),
             ("ServicesDown", "Count", if_known(services_down(report))),
             ("DrainsFailed", "Count", (!succeeded).then_some(1)),
@@ -289,9 +281,9 @@ mod tests {
             leased: 3,
             completed: 2,
             lease_lost: 1,
-            backlog: 7,
-            oldest_age_ms: 1234,
-            oldest_ready_ms: 900,
+            backlog: Some(7),
+            oldest_age_ms: Some(1234),
+            oldest_ready_ms: Some(900),
             expiring: 2,
             elapsed_ms: 500,
             budget_ms: 2000,
@@ -345,7 +337,7 @@ mod tests {
     fn a_drain_that_failed_counts_as_none_and_claims_nothing_of_the_queue() {
         let broken_off = DrainReport {
             leased: 9,
-            ..report()
+            ..DrainReport::default()
         };
         let line = parsed(&queue(false).of_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
         assert_eq!(

@@ -101,7 +101,7 @@ async fn quiet_life(queue: Database, until: Instant) -> Result<(), String> {
         published += stored.map_err(|error| failed(&error))?.len() as u64;
         let report = drain(&queue, app.clone(), &options).await;
         let report = report.map_err(|error| failed(&error))?;
-        if (report.completed, report.backlog) != (BATCH, 0) {
+        if (report.completed, report.backlog) != (BATCH, Some(0)) {
             return Err(failed(&format!("{report:?}")));
         }
     }

@@ -13,7 +13,7 @@ impl Text for DrainRequest {
             StopReason::QueueEmpty if !report.unhandled.is_empty() => {
                 "no event that this program handles is ready"
             }
-            StopReason::QueueEmpty if report.backlog > 0 => "no event is ready",
+            StopReason::QueueEmpty if report.backlog > Some(0) => "no event is ready",
             StopReason::QueueEmpty => "the queue is empty",
             StopReason::BudgetSpent => "the budget is spent",
             StopReason::LimitReached => "the maximum number of events is reached",
@@ -21,12 +21,15 @@ impl Text for DrainRequest {
             _ => "it ended early",
         };
         let mut ended = ended(report);
-        ended.push(("left in the queue".to_owned(), report.backlog));
+        ended.extend(report.backlog.map(|left| ("left in the queue".to_owned(), left)));
         let table = counts("events", &ended);
         let mut text = format!(
             "drained for {}: {reason}\n{table}",
             coarse(report.elapsed_ms)
         );
+        if report.backlog.is_none() && report.slot > 0 {
+            text.push_str("\nleft in the queue: not known, because the database did not tell in time");
+        }
         if !report.unhandled.is_empty() {
             let kinds = report.unhandled.iter();
             let kinds: Vec<String> = kinds

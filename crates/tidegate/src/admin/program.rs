@@ -604,7 +604,7 @@ impl Service {
 
 /// Returns when the next drain is needed: now if this one has left work, otherwise when the next work is due.
 fn needed_again(report: &DrainReport) -> Option<SystemTime> {
-    if report.ready_left > 0 {
+    if report.ready_left > Some(0) {
         return Some(SystemTime::now());
     }
     let due: Timestamp = report.next_due_at.as_ref()?.parse().ok()?;

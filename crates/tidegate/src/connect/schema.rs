@@ -186,7 +186,7 @@ impl Client {
     }
 
     /// Begins a transaction that changes nothing, with these settings. All reports, metrics and checks of the
-    /// doctor are read in one.
+    /// doctor are read in one, and what is left after a drain.
     ///
     /// It compiles no plan, whatever the estimates and the settings are. Compiling takes longer than the
     /// statements do: a plan has an expression for each of a hundred partitions, and a planner switch makes
@@ -194,7 +194,6 @@ impl Client {
     ///
     /// # Errors
     /// When the database fails.
-    #[cfg(feature = "admin")]
     pub(crate) async fn begin_look(&self, settings: &str) -> Result<(), Failure> {
         let begin = format!("BEGIN READ ONLY; SET LOCAL jit = off; {settings}");
         self.client.batch_execute(&begin).await

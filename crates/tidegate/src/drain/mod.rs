@@ -27,6 +27,7 @@ pub mod lines;
 mod observers;
 mod options;
 mod report;
+mod rest;
 mod scan;
 mod scheduling;
 pub(crate) mod services;
@@ -277,6 +278,9 @@ impl<D: Dispatch> Drain<D> {
     /// Runs the whole loop and returns the report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
+        if ended.is_ok() {
+            self.look_at_rest().await;
+        }
         self.close_workers().await;
         self.start_next().await;
         let elapsed = self.budget.elapsed();
@@ -341,7 +345,7 @@ impl<D: Dispatch> Drain<D> {
         } else if self.workers.count() > 0 {
             "handlers"
         } else {
-            "backlog"
+            "release"
         }
     }
 
@@ -364,7 +368,7 @@ impl<D: Dispatch> Drain<D> {
                 self.report.stop_reason = reason;
                 return match self.failed.take() {
                     Some(error) => Err(error),
-                    None => self.count_backlog().await,
+                    None => self.release_all().await,
                 };
             }
             self.send_fetch();
@@ -455,20 +459,15 @@ impl<D: Dispatch> Drain<D> {
         wake.max(now + Duration::from_millis(1))
     }
 
-    /// Asks the database for the backlog, in the last query, and releases the last leases.
-    async fn count_backlog(&mut self) -> Result<(), Error> {
+    /// Releases what the run still has: ended leases, places at services, its slot.
+    async fn release_all(&mut self) -> Result<(), Error> {
         let ended = self.buffer.take_ended();
         let (worker, has_unknown) = (self.fetcher.worker, self.fetcher.has_unknown());
-        let kinds = self.fetcher.all_kinds.clone();
         let Some(session) = self.fetcher.session() else {
             return Ok(());
         };
         let client = session.client().await?;
-        let (removed, backlog) =
-            futures_util::future::join(queue::remove_ended(client, &ended), queue::backlog(client))
-                .await;
-        removed?;
-        let backlog = backlog?;
+        queue::remove_ended(client, &ended).await?;
         if has_unknown {
             // What nobody has started goes back uncharged.
             queue::sweep(client, worker, &self.buffer.leases().tokens()).await?;
@@ -476,23 +475,7 @@ impl<D: Dispatch> Drain<D> {
         for claim in self.services.release() {
             queue::claim_service(client, worker, &claim).await?;
         }
-        if self.services.calls.has_shut() {
-            self.report.services_down = queue::services_down(client).await?;
-        }
-        self.report.backlog = backlog.events;
-        self.report.oldest_age_ms = backlog.oldest_age_ms;
-        if backlog.events > 0 {
-            let ready = queue::oldest_ready(client, &kinds);
-            let (expiring, ready) =
-                futures_util::future::try_join(queue::expiring(client), ready).await?;
-            self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
-            self.report.oldest_ready_ms = ready.map_or(0, |(_, ms)| ms);
-        }
-        // Not at the end of a spent budget, because the caller's deadline comes first.
-        if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
-            self.report.unhandled = queue::others(client, &kinds).await?;
-        }
-        self.leave().await
+        self.leave_slot().await
     }
 }
 

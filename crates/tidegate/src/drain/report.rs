@@ -85,13 +85,15 @@ pub struct DrainReport {
     /// had none.
     #[serde(default)]
     pub slot: u16,
-    /// Live events left, in any state.
-    pub backlog: u64,
+    /// Live events left, in any state. `None`, like the other figures of the queue, if the database did not
+    /// tell in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<u64>,
     /// The part of the backlog that a drain of this program could lease now. Excludes events that are
     /// planned, wait for a retry, are leased by another drain, or are held back by their group, a pause or an
     /// outside service. 10,000 at most.
-    #[serde(default)]
-    pub ready_left: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_left: Option<u64>,
     /// Further drains that it has started, to work alongside it or after it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
@@ -104,11 +106,12 @@ pub struct DrainReport {
     #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
     pub next_due_at: Option<String>,
     /// Age of the oldest live event.
-    pub oldest_age_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_age_ms: Option<u64>,
     /// How long the oldest event has been ready that a drain of this program could lease now; 0 if there is
     /// none.
-    #[serde(default)]
-    pub oldest_ready_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_ready_ms: Option<u64>,
     /// Live events that will pass their start-before deadline before they start (B13).
     #[serde(default, skip_serializing_if = "is_none")]
     pub expiring: u64,
@@ -242,7 +245,7 @@ impl DrainReport {
     /// Whether another run would make progress now: this one ran out of time, and it has ended events.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        self.stop_reason == StopReason::BudgetSpent && self.ready_left > 0 && self.ended() > 0
+        self.stop_reason == StopReason::BudgetSpent && self.ready_left > Some(0) && self.ended() > 0
     }
 
     /// Combines the reports of this run and the next one behind it: the sums of their counts, and the backlog

@@ -49,6 +49,11 @@ impl Session {
         Ok((self.client.insert(client), self.opened))
     }
 
+    /// Forgets the connection. The next call opens another one.
+    pub(super) fn close(&mut self) {
+        self.client = None;
+    }
+
     /// Notes a success. The next failure has all its tries again.
     pub(super) fn recovered(&mut self) {
         self.failures = 0;

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -17,6 +16,7 @@ use tokio::time::Instant;
 use super::{Drain, DrainReport, StopReason};
 use crate::budget::millis;
 use crate::chain::{Chain, StartDrain};
+use crate::connect::Client;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::{self, Kept, Left, Taken};
@@ -163,7 +163,13 @@ impl<D: Dispatch> Drain<D> {
         if !self.slots.wakes || self.slots.held.is_none() {
             return Ok(false);
         }
-        let (left, _) = self.leave_slot(queue::MOST_LEFT).await?;
+        self.leave_slot().await?;
+        let kinds = self.fetcher.all_kinds.clone();
+        let look =
+            async |client: &Client| queue::left_to_do(client, &kinds, queue::MOST_LEFT).await;
+        let Some(left) = self.look(look).await else {
+            return Ok(false);
+        };
         let (leased, ready) =
             std::mem::replace(&mut self.slots.looked, (self.report.leased, left.ready));
         let is_news = left.ready > 0 && (self.report.leased > leased || left.ready > ready);
@@ -226,46 +232,27 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Gives the slot back. Reads what is left, of ready events up to `most`, and the position in the
-    /// server's write-ahead log. An error while giving the slot back is only logged, because it becomes free
-    /// in time.
-    async fn leave_slot(&mut self, most: i64) -> Result<(Left, Option<i64>), Error> {
+    /// Gives the slot back.
+    pub(super) async fn leave_slot(&mut self) -> Result<(), Error> {
         let held = self.slots.held.take();
         let worker = self.fetcher.worker;
-        let kinds = self.fetcher.all_kinds.clone();
-        let Some(session) = self.fetcher.session() else {
-            return Ok(Default::default());
-        };
-        let client = session.client().await?;
-        // In this order: of several drains that end at once, the last one sees none at work.
-        if let Some(held) = held
-            && let Err(error) = queue::leave_slot(client, held.number, worker).await
+        if let (Some(held), Some(session)) = (held, self.fetcher.session())
+            && let Err(error) =
+                queue::leave_slot(session.client().await?, held.number, worker).await
         {
             tracing::warn!(%error, "the drain's slot could not be released");
         }
-        try_join(
-            queue::left_to_do(client, &kinds, most),
-            queue::wal_position(client),
-        )
-        .await
+        Ok(())
     }
 
-    /// Gives the slot back at the end of the run, and reports what is left and what the run has cost.
-    pub(super) async fn leave(&mut self) -> Result<(), Error> {
-        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
-        // twentieth of a drain of 200,000 events.
-        let most = if self.report.stop_reason == StopReason::QueueEmpty {
-            0
-        } else {
-            queue::MOST_LEFT
-        };
-        let (left, wal) = self.leave_slot(most).await?;
+    /// Notes what is left for other drains, and what the run has cost. In this order after its slot was left:
+    /// of several drains that end at once, the last one sees none at work.
+    pub(super) fn note_left(&mut self, left: Left, wal: Option<i64>) {
         let written = wal.zip(self.slots.wal).map(|(now, then)| now - then);
         self.report.cost.server_wal_bytes = written.map(i64::unsigned_abs);
-        self.report.ready_left = left.ready;
+        self.report.ready_left = Some(left.ready);
         self.report.next_due_at.clone_from(&left.next_due_at);
         self.slots.left = left;
-        Ok(())
     }
 
     /// Starts the drain that follows this one, unless those at work finish what is left in as much time as
