@@ -125,6 +125,14 @@ async fn a_copy_is_found_and_what_workers_of_the_original_hold_is_void_in_it() {
     drop(client);
     let copy = support::copy_of(&db).await;
     let (original, copied) = (Cli::on(&db), Cli::on(&copy).with_services(&services));
+    // Whatever they took now, `migrate` would take away from them.
+    let moved = "this queue was copied here, with leases of workers elsewhere: run `tidegate migrate` first";
+    let drained = copied.run(&["drain"]).await;
+    assert_eq!(drained.code, Some(1));
+    assert!(drained.stderr.contains(moved), "{}", drained.stderr);
+    let polled = "SELECT tidegate.poll(ARRAY['form_submitted'])";
+    let polled = copy.client().await.batch_execute(polled).await.unwrap_err();
+    assert_eq!(polled.as_db_error().unwrap().message(), moved);
     for (cli, is_copy) in [(&original, false), (&copied, true)] {
         let place = checked(cli, "place").await;
         let (state, remedy) = if is_copy {

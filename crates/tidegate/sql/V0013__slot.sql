@@ -98,6 +98,16 @@ $$;
 COMMENT ON FUNCTION tidegate.is_copy IS
     'Whether the queue was copied here and not migrated since. Its leases and slots are those of workers elsewhere.';
 
+-- What is leased in a copy would be lost when it is made at home, and its groups would lose their order.
+CREATE FUNCTION tidegate.refuse_copy() RETURNS void
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF tidegate.is_copy() THEN
+        RAISE EXCEPTION 'this queue was copied here, with leases of workers elsewhere: run `tidegate migrate` first'
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$;
+
 -- Makes a copied queue at home here. What workers hold elsewhere is void. No attempt is charged: nothing was
 -- started here.
 CREATE FUNCTION tidegate.move_in() RETURNS boolean
@@ -169,6 +179,7 @@ CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double pre
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean)
     LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM tidegate.refuse_copy();
     repeated := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
@@ -282,7 +293,7 @@ GRANT SELECT ON tidegate.drain_slot TO tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.leases TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,
+GRANT EXECUTE ON FUNCTION tidegate.wal_position, tidegate.refuse_copy, tidegate.take_slot, tidegate.keep_slot,
     tidegate.leave_slot TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do, tidegate.is_copy TO tidegate_drain, tidegate_operate, tidegate_read;

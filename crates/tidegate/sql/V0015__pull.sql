@@ -123,6 +123,7 @@ BEGIN
     IF poll.now IS NOT NULL AND NOT pg_has_role(session_user, (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'tidegate'), 'USAGE') THEN
         RAISE EXCEPTION 'now: must be given only by the owner of the schema, for tests' USING ERRCODE = 'insufficient_privilege';
     END IF;
+    PERFORM tidegate.refuse_copy();
     PERFORM tidegate.prepare_poll(poll.kinds, poll.most, poll.now);
     SELECT 0::bigint AS after, NULL::bigint AS clear_to, NULL::xid8 AS as_of, NULL::xid8 AS low INTO step;
     LOOP
