@@ -8,6 +8,7 @@
 mod drain;
 mod elastic;
 mod guest;
+mod interrupted;
 mod limits;
 mod load;
 mod periodic;

@@ -10,8 +10,7 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
 
--- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds
--- nothing.
+-- Merges two progresses. If both have an entry, the added one wins. Null adds nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN added IS NULL THEN progress
@@ -21,10 +20,7 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}'))
                      || CASE WHEN progress ? 'deferred' OR added ? 'deferred' THEN jsonb_build_object(
                      'deferred', coalesce(progress->'deferred', '{}') || coalesce(added->'deferred', '{}')) ELSE '{}' END
-                     || CASE WHEN progress ? 'snoozed' OR added ? 'snoozed' THEN jsonb_build_object(
-                     'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END
-                     || CASE WHEN progress ? 'together' OR added ? 'together' THEN jsonb_build_object(
-                     'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
+                     || (progress - ARRAY['handlers', 'steps', 'deferred']) || (added - ARRAY['handlers', 'steps', 'deferred']) END;
 
 -- Moves events that completed without results or follow-ups to the log. It also starts more events of leases,
 -- and marks leases without events in hand as ended. Each array has one element for each lease, in the order

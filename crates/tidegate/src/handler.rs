@@ -118,6 +118,8 @@ pub struct HandlerError {
     pub(crate) blameless: bool,
     /// Not a failure: the handler wants to run later.
     pub(crate) snoozed: bool,
+    /// Not a failure: the run ended before the handler.
+    pub(crate) interrupted: bool,
     /// What the failure says about the service that the handler calls.
     pub(crate) call: ServiceCall,
     /// The event waits for this service.
@@ -184,6 +186,7 @@ impl HandlerError {
             faults,
             blameless: false,
             snoozed: false,
+            interrupted: false,
             call: ServiceCall::Unknown,
             deferred: None,
             shared: None,
@@ -311,10 +314,11 @@ impl HandlerError {
     /// ended.
     pub(crate) fn timed_out(limit: Duration, cut: bool) -> Self {
         if cut {
-            return Self::retry(
-                "cut",
-                format!("the run ended after the handler had had {limit:.1?}"),
-            );
+            let why = format!("the run ended after the handler had had {limit:.1?}");
+            return Self {
+                interrupted: true,
+                ..Self::retry("cut", why).blameless()
+            };
         }
         let why = format!("the handler took longer than its limit of {limit:.1?}");
         Self::call_failed("timeout", why)

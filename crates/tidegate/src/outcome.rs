@@ -152,6 +152,11 @@ impl HandlerEnd {
         fault.is_some_and(|fault| ["timeout", "cut"].contains(&&*fault.code))
     }
 
+    /// Whether the run ended before the handler.
+    fn is_interrupted(&self) -> bool {
+        matches!(&self.result, Err(error) if error.interrupted)
+    }
+
     /// Returns why the handler is to run later, if it was snoozed.
     pub(crate) fn snoozed(&self) -> Option<&Fault> {
         let error = self.result.as_ref().err();
@@ -190,6 +195,18 @@ pub struct Progress {
     /// failed as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u16>,
+    /// How often runs have ended during the present attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Interrupted>,
+}
+
+/// How often runs have ended during an attempt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// The number of runs.
+    pub times: u32,
+    /// The number of the attempt.
+    pub attempt: u32,
 }
 
 /// How often handlers have snoozed an event, and the last reason.
@@ -204,6 +221,22 @@ pub struct Snoozed {
 impl Progress {
     /// How often an event may be snoozed: every ten minutes for a week.
     const MOST_SNOOZES: u32 = 1000;
+
+    /// How often runs may end during one attempt: as often as workers may go away.
+    pub(crate) const MOST_INTERRUPTIONS: u32 = 10;
+
+    /// Returns the interruptions to store, if the run ended before the handlers, counted on from `before`.
+    pub(crate) fn interrupted(
+        before: Option<&Self>,
+        attempt: u32,
+        ends: &[HandlerEnd],
+    ) -> Option<Interrupted> {
+        let so_far = before.and_then(|progress| progress.interrupted);
+        let so_far = so_far.filter(|before| before.attempt == attempt);
+        let times = so_far.map_or(0, |before| before.times) + 1;
+        let interrupted = ends.iter().any(HandlerEnd::is_interrupted);
+        interrupted.then_some(Interrupted { times, attempt })
+    }
 
     /// Whether the event may not be snoozed again.
     pub(crate) fn is_snoozed_out(&self) -> bool {

@@ -4,7 +4,9 @@ use super::flush::Class;
 use super::report::DrainReport;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
-use crate::outcome::{Disposition, HandlerEnd, Progress, RetryPolicy, Status, is_charged};
+use crate::outcome::{
+    Disposition, HandlerEnd, Interrupted, Progress, RetryPolicy, Status, is_charged,
+};
 use crate::queue::{Finalization, Retried, ending};
 
 /// What is left to write for an event that ran.
@@ -55,6 +57,9 @@ pub(super) fn settle(
             Settled::AlreadyFinished(status)
         }
         Disposition::Finish(status) => Settled::Finish(ending::finalization(event, ends, status)),
+        Disposition::Retry(_) if is_interrupted_too_often(event, ends) => {
+            Settled::Finish(ending::finalization(event, ends, Status::Failed))
+        }
         Disposition::Retry(delay) => Settled::Retry(Retried {
             lease: event.lease,
             charged: is_charged(ends),
@@ -66,19 +71,30 @@ pub(super) fn settle(
     }
 }
 
-/// Returns what to store with the event: the work that need not be repeated, the snoozes, and how many events
-/// may share its next call.
+fn interrupted(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Interrupted> {
+    Progress::interrupted(event.progress.as_ref(), event.attempts, ends)
+}
+
+/// Whether as many runs have ended during this attempt as may.
+fn is_interrupted_too_often(event: &LeasedEvent, ends: &[HandlerEnd]) -> bool {
+    interrupted(event, ends).is_some_and(|runs| runs.times >= Progress::MOST_INTERRUPTIONS)
+}
+
+/// Returns what to store with the event: the work that need not be repeated, the snoozes, the interruptions,
+/// and how many events may share its next call.
 fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     let done = ending::progress(ends);
     let snoozed = Progress::snoozed(event.progress.as_ref(), ends);
     let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
     let together = errors.filter_map(|error| error.shared?.together).min();
-    if snoozed.is_none() && together.is_none() {
+    let interrupted = interrupted(event, ends);
+    if snoozed.is_none() && together.is_none() && interrupted.is_none() {
         return done;
     }
     Some(Progress {
         snoozed,
         together,
+        interrupted,
         ..done.unwrap_or_default()
     })
 }

@@ -6,7 +6,7 @@ use super::{ErrorEntry, Finalization};
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault};
 use crate::lease::{Fate, LeasedEvent};
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_put_off};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_charged, is_put_off};
 
 /// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(
@@ -16,15 +16,16 @@ pub(crate) fn finalization(
 ) -> Finalization {
     let mut errors = errors(event, ends);
     if status == Status::Failed {
-        let spent = format!(
-            "gave up after attempt {} of {}",
-            event.attempts, event.max_attempts
-        );
-        errors.push(ErrorEntry::new(
-            None,
-            &Fault::new("attempts_exhausted", spent),
-            event.attempts,
-        ));
+        let (attempt, most) = (event.attempts, event.max_attempts);
+        let fault = if is_charged(ends) {
+            let spent = format!("gave up after attempt {attempt} of {most}");
+            Fault::new("attempts_exhausted", spent)
+        } else {
+            let runs = Progress::MOST_INTERRUPTIONS;
+            let lost = format!("{runs} runs in a row have ended during attempt {attempt}");
+            Fault::new("abandoned", lost)
+        };
+        errors.push(ErrorEntry::new(None, &fault, attempt));
     }
     // A replay of the failed handlers only needs to know which handlers succeeded.
     let partly = ends.len() > 1 && ends.iter().any(|end| end.result.is_err());
