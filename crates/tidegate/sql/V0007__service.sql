@@ -93,8 +93,8 @@ BEGIN
             next.state := 'closed';
         END IF;
         next.failures := next.failures + report_service.failed;
-        IF known.state = 'probing' AND report_service.failed > 0
-           OR next.failures >= tidegate.open_after() OR report_service.failed > 0 AND report_service.code = 'credentials' THEN
+        IF report_service.failed > 0
+           AND (known.state = 'probing' OR next.failures >= tidegate.open_after() OR report_service.code = 'credentials') THEN
             next.state := 'open';
             -- The pauses of a service that flaps also grow longer.
             next.holds := CASE WHEN known.state = 'probing' OR known.answered_at > instant - interval '2 minutes'
