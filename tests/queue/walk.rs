@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use test_support::counted;
 use test_support::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,
-    probe_sessions, publish,
+    probe_sessions, publish, publish_acts,
 };
+use test_support::{counted, execute};
 use tidegate::connect::Client;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
@@ -285,4 +285,56 @@ async fn what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed() {
     assert!(batch.events.is_empty());
     assert!(batch.walk.as_of < Some(1 << 60) && batch.walk.low < Some(1 << 60));
     assert_eq!(batch.walk.clear_to, Some(0));
+}
+
+/// What stands in front of ten events, and may not be leased.
+const IN_FRONT: [&str; 3] = [
+    "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'pair'",
+    "UPDATE tidegate.event_queue SET kind = 'of another program' WHERE kind = 'pair';
+     INSERT INTO tidegate.event_kind (kind) VALUES ('of another program')",
+    "INSERT INTO tidegate.service (service, state, retry_at, kinds) VALUES ('down', 'open', now() + interval '1 hour', '{pair}')",
+];
+
+/// Rows of the queue that a session has read by an index.
+const READ: &str = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'tidegate.event_queue'::regclass";
+
+#[tokio::test]
+async fn one_call_passes_a_bounded_number_of_events_that_may_not_be_leased() {
+    for in_front in IN_FRONT {
+        let (db, client) = probe().await;
+        let fill = "INSERT INTO tidegate.event_queue (kind, payload)
+                    SELECT 'pair', '{\"name\": \"\"}' FROM generate_series(1, 250000)";
+        execute(&client, fill).await;
+        execute(&client, in_front).await;
+        publish_acts(&client, 10).await;
+        // As far from the others as the next event may be.
+        execute(
+            &client,
+            "SELECT setval('tidegate.event_queue_id_seq', 3000000000)",
+        )
+        .await;
+        publish_acts(&client, 10).await;
+        let (mut walk, mut calls, mut taken) = (Walk::default(), 0, 0);
+        loop {
+            execute(&client, "BEGIN").await;
+            let request = LeaseRequest {
+                limit: 15,
+                walk,
+                ..lease_request()
+            };
+            let before = number(&client, READ).await;
+            let batch = queue::lease(&client, &request).await.unwrap();
+            let read = number(&client, READ).await - before;
+            assert!(read < 160_000, "{read} rows in one call");
+            execute(&client, "COMMIT").await;
+            (walk, calls, taken) = (batch.walk, calls + 1, taken + batch.events.len());
+            if batch.scanned < 15 {
+                break;
+            }
+        }
+        assert_eq!(taken, 20, "{in_front}");
+        assert!(calls <= 6, "{calls} calls");
+        let report = drain(&db, &ProbeApp::succeeding(), &options()).await;
+        assert_eq!(report.leased, 0, "{report:?}");
+    }
 }

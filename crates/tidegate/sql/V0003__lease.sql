@@ -54,7 +54,8 @@ BEGIN
 END $$;
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
--- `bytes` of payload.
+-- `bytes` of payload. It looks at the next 100,000 ids, so that a call is short even if it may lease none of
+-- a million events. Only if `scanned` is less than `most`, the end of the queue is reached.
 --
 -- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps
 -- the results of the last call: reached (`after`), clear_to, as_of and low. Whatever other sessions do in the
@@ -121,6 +122,8 @@ DECLARE
     due_at CONSTANT timestamptz := coalesce(lease.due, instant);
     have_policies boolean;
     start bigint;
+    upto bigint;
+    beyond bigint;
     horizon integer;
     active int8multirange;
     left_out text[];
@@ -195,6 +198,7 @@ BEGIN
     END IF;
     horizon := age(as_of::xid);
     start := after;
+    upto := CASE WHEN probe IS NULL THEN least(start, 9223372036854675807) + 100000 ELSE 9223372036854775807 END;
     SELECT array_agg(k.kind) FILTER (WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed)),
            coalesce(bool_or(k.policy <> '{}'), false)
       INTO left_out, have_policies FROM tidegate.event_kind AS k;
@@ -214,13 +218,21 @@ BEGIN
       INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
       FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
-             WHERE NOT q.delayed AND q.id > start
+             WHERE NOT q.delayed AND q.id > start AND q.id <= upto
                AND CASE WHEN q.available_at <= due_at AND NOT (q.id <@ active)
                          AND (left_out IS NULL OR q.kind <> ALL (left_out))
                          -- A subselect is hashed. = ANY of a parameter is searched linearly.
                          AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
+    IF scanned < most AND probe IS NULL THEN
+        beyond := (SELECT q.id FROM tidegate.event_queue AS q WHERE NOT q.delayed AND q.id > upto ORDER BY q.id LIMIT 1);
+    END IF;
+    IF scanned = 0 AND beyond IS NOT NULL THEN
+        after := beyond - 1;
+        scanned := most;
+        RETURN;
+    END IF;
     IF scanned = 0 THEN
         IF probe IS NOT NULL THEN
             -- The probe has tried every event. If no event is left to try, close the service: the next event
@@ -248,6 +260,8 @@ BEGIN
         ids := ids[:kept];
         keys := keys[:kept];
         last_id := ids[kept];
+    END IF;
+    IF kept < scanned OR beyond IS NOT NULL THEN
         -- Return the full count, because the end of the queue is not reached yet.
         scanned := most;
     END IF;
