@@ -11,6 +11,7 @@ mod carrier;
 mod change;
 mod contract;
 mod guards;
+mod holds;
 mod interleave;
 mod payload;
 mod plans;
