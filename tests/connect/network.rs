@@ -184,7 +184,7 @@ async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says
         ("tidegate.take_slot(", "slot"),
         ("FROM tidegate.lease(", "lease"),
         ("tidegate.complete(", "write outcomes"),
-        ("'events', CASE WHEN counted.n", "backlog"),
+        ("tidegate.leave_slot(", "release"),
     ] {
         let db = probe_database().await;
         publish_acts(&db.client().await, 3).await;
@@ -198,6 +198,24 @@ async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says
         assert!(proxy.has_harmed(), "{word} was never said");
         assert_eq!(failure, unanswered(stage, budget));
     }
+}
+
+#[tokio::test]
+async fn f2_a_look_that_is_never_answered_ends_no_run_as_failed() {
+    let db = probe_database().await;
+    publish_acts(&db.client().await, 3).await;
+    let proxy = Proxy::before(&db.url).await;
+    let url = proxy.url(db.name());
+    let database = Database::new(&url, 8).unwrap();
+    proxy.harm_when_said("'events', CASE WHEN counted.n", Harm::Silence);
+    let options = DrainOptions {
+        budget: Duration::from_secs(3),
+        ..options()
+    };
+    let report = drain_that_ends(&database, &ProbeApp::succeeding(), &options).await;
+    let report = report.unwrap();
+    assert!(proxy.has_harmed());
+    assert_eq!((report.completed, report.backlog), (3, None), "{report:?}");
 }
 
 #[tokio::test]

@@ -908,32 +908,6 @@ async fn a_slow_kind_among_thousands_of_quick_events_does_not_shrink_their_lease
     assert!(report.batches < 300, "{report:?}");
 }
 
-#[tokio::test]
-async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
-    let (db, client) = probe().await;
-    let id = publish_acts(&client, 1).await[0];
-    let app = ProbeApp::new(|_, _| Box::pin(std::future::pending()));
-    let options = DrainOptions {
-        budget: Duration::from_secs(3),
-        ..options()
-    };
-    let report = drain(&db, &app, &options).await;
-    assert_eq!((report.leased, report.retried), (1, 1));
-    let row = client
-        .query_one(
-            "SELECT attempts, last_error FROM tidegate.event_queue WHERE id = $1",
-            &[&id],
-        )
-        .await
-        .unwrap();
-    assert_eq!(row.get::<_, i32>(0), 1);
-    assert!(
-        row.get::<_, &str>(1).starts_with("cut: "),
-        "{}",
-        row.get::<_, &str>(1)
-    );
-}
-
 /// Whoever publishes an event sets its attempts, and each costs a worker.
 #[tokio::test]
 async fn an_event_whose_workers_went_away_ten_times_in_a_row_ends_failed() {

@@ -116,7 +116,12 @@ async fn i1_jobs_of_too_many_clients_at_once_are_accepted_or_refused_and_none_is
         std::future::pending(),
     );
     let server = tokio::spawn(serving);
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        // A connection that the server closes when it has been idle must not fail a request.
+        .pool_max_idle_per_host(0)
+        .build()
+        .unwrap();
 
     // Somebody else has all connections: everyone is refused.
     let mut held = Vec::new();

@@ -274,7 +274,12 @@ fn length() -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_rounds_of_too_many_requests_lose_nothing_and_leave_nothing_behind() {
     let (site, length) = (Site::open().await, length());
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        // A connection that the server closes when it has been idle must not fail a request.
+        .pool_max_idle_per_host(0)
+        .build()
+        .unwrap();
     let (began, mut figures) = (Instant::now(), Figures::default());
     while figures.looks.len() < ROUNDS || began.elapsed() < length {
         let (answers, ended) = site.round(&http).await;

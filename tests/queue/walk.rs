@@ -338,3 +338,18 @@ async fn one_call_passes_a_bounded_number_of_events_that_may_not_be_leased() {
         assert_eq!(report.leased, 0, "{report:?}");
     }
 }
+
+#[tokio::test]
+async fn a_lease_is_limited_by_what_earlier_attempts_have_stored_too() {
+    let (_db, client) = probe().await;
+    publish_acts(&client, 10).await;
+    let steps = "UPDATE tidegate.event_queue SET progress = jsonb_build_object('steps', (
+                     SELECT jsonb_object_agg(n, md5(id::text || n)) FROM generate_series(1, 2000) AS n))";
+    execute(&client, steps).await;
+    let request = LeaseRequest {
+        bytes: 200_000,
+        ..lease_request()
+    };
+    let taken = queue::lease(&client, &request).await.unwrap().events.len();
+    assert!((1..5).contains(&taken), "{taken}");
+}

@@ -54,7 +54,7 @@ BEGIN
 END $$;
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
--- `bytes` of payload. It looks at the next 100,000 ids, so that a call is short even if it may lease none of
+-- `bytes` of payload and progress, which counts as it is stored. It looks at the next 100,000 ids, so that a call is short even if it may lease none of
 -- a million events. Only if `scanned` is less than `most`, the end of the queue is reached.
 --
 -- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps
@@ -212,11 +212,12 @@ BEGIN
     -- The conditions are inside a CASE, because the planner assumes that a CASE passes half of the rows,
     -- whatever the statistics say. For separate conditions it multiplies the estimates to almost zero, and
     -- then sorts the table instead of walking its index.
-    SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
-           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
+    SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.bytes),
+           sum(s.bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
       INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
-      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
+      FROM (SELECT q.id, q.group_key, q.payload_bytes + coalesce(pg_column_size(q.progress), 0) AS bytes, q.lapses > 0 AS suspect,
+                   q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
              WHERE NOT q.delayed AND q.id > start AND q.id <= upto
                AND CASE WHEN q.available_at <= due_at AND NOT (q.id <@ active)

@@ -16,6 +16,10 @@ use crate::event;
 /// too.
 const MOST_KEPT: usize = 1 << 20;
 
+/// How deep it may be nested. Deeper progress could be stored, but no drain could read it, and finished steps
+/// would run again.
+const MOST_NESTED: usize = 100;
+
 /// The longest message that is stored for one fault, in characters. A handler may produce megabytes.
 const MOST_MESSAGE: usize = 2000;
 
@@ -90,12 +94,24 @@ pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, 
     if event::has_nul_escape(&text) {
         return Err(HandlerError::reject(code, "must have no character NUL"));
     }
+    if depth(&value) > MOST_NESTED {
+        let why = format!("must be nested at most {MOST_NESTED} deep");
+        return Err(HandlerError::reject(code, why));
+    }
     match text.len() {
         0..=MOST_KEPT => Ok(value),
         got => Err(HandlerError::reject(
             code,
             format!("must have at most {MOST_KEPT} bytes of JSON, got {got}"),
         )),
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -545,6 +561,25 @@ mod tests {
         }
         let error = write(&HashMap::from([((1, 2), 3)])).unwrap_err();
         assert_eq!(error.to_string(), "retry: json: key must be a string");
+    }
+
+    #[test]
+    fn a_result_is_nested_no_deeper_than_a_drain_can_read_it_with_the_event() {
+        let nested = |depth: usize| {
+            let wrap = |value, _| json!({ "in": [value] });
+            (0..depth / 2).fold(json!(depth), wrap)
+        };
+        let result = Done::with(&nested(MOST_NESTED)).unwrap().result.unwrap();
+        let steps = [("send/step".to_owned(), result)];
+        let progress = crate::outcome::Progress {
+            steps: steps.into_iter().collect(),
+            ..Default::default()
+        };
+        let stored = serde_json::to_string(&progress).unwrap();
+        assert!(serde_json::from_str::<crate::outcome::Progress>(&stored).is_ok());
+        let error = Done::with(&nested(MOST_NESTED + 2)).unwrap_err();
+        let says = "reject: result: must be nested at most 100 deep";
+        assert_eq!(error.to_string(), says);
     }
 
     #[test]
