@@ -208,7 +208,12 @@ fn outcome(result: Option<Value>) -> Outcome {
 fn failed(job: Job) -> Failed {
     let status_code = job.status_code.unwrap_or(409);
     let fault = job.errors.into_iter().next_back();
-    let fault = fault.map(|fault| (fault.message, fault.details));
+    let fault = fault.map(|fault| {
+        (
+            fault.message,
+            fault.details.and_then(|json| json.read().ok()),
+        )
+    });
     let (message, details) = fault.unwrap_or_default();
     let error = match status_code {
         409 => typed("request_conflict", message, None),

@@ -23,7 +23,7 @@ fn shop(db: &TestDb) -> Service {
 async fn drained(service: &Service) -> serde_json::Value {
     let drain: Request = service.actions.request(json!({"action": "drain"})).unwrap();
     let answer = service.answer(&drain, None, Hooks::default()).await;
-    answer.unwrap()
+    answer.unwrap().read().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

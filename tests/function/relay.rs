@@ -507,3 +507,36 @@ async fn the_doctor_asks_each_target_and_sends_no_event() {
     assert_eq!(said.len(), 2, "{said:?}");
     contains(&said[0], "bill: unreachable: no connection: ");
 }
+
+/// What a parser of JSON would change: numbers that a double cannot hold, the order of keys, a key that
+/// stands twice.
+const ODD: &str =
+    r#"{"z":12345678901234.567891,"big":18446744073709551616,"a":10.10,"e":1e400,"z":1}"#;
+
+#[tokio::test]
+async fn b2_what_a_target_answers_is_stored_letter_by_letter() {
+    async fn answer(Json(events): Json<Value>) -> String {
+        let event = &events[0];
+        format!(
+            r#"{{"results": [{{"itemIdentifier": {}, "result": {ODD},
+                "followUps": [{{"kind": "report_wanted", "payload": {ODD}}}]}}]}}"#,
+            event["id"]
+        )
+    }
+    let routes = Router::new().route("/events", post(answer));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let file = FILE.replace("127.0.0.1:9", &address);
+    let (db, client) = declared(&file).await;
+    publish(&client, orders(1)).await;
+    assert_eq!(drained(&db).await.completed, 1);
+    let payload: Vec<String> =
+        column(&client, "SELECT payload::text FROM tidegate.event_queue").await;
+    assert_eq!(payload, [ODD]);
+    // The column is jsonb, which has its own order of keys, and every number in full.
+    let same = format!(
+        "SELECT (result->'ship' = '{ODD}'::jsonb AND result->'ship'->>'a' = '10.10')::int::bigint FROM tidegate.event_log"
+    );
+    assert_eq!(number(&client, &same).await, 1);
+}

@@ -713,7 +713,7 @@ async fn b32_an_invocation_receives_a_message() {
     let request = service.actions.request(payload).unwrap();
     for created in [true, false] {
         let report = service.answer(&request, None, Hooks::default()).await;
-        let report = report.unwrap();
+        let report: Value = report.unwrap().read().unwrap();
         assert_eq!(report["action"], "receive_issuing");
         assert_eq!(report["created"], created);
     }

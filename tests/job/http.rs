@@ -137,7 +137,7 @@ impl Api {
         let lease = event.expect("the job is ready").lease;
         let end = Finalization {
             errors: errors.collect(),
-            result: result.map(|result| json!({"job": result})),
+            result: result.map(|result| [("job".to_owned(), result.into())].into()),
             ..Finalization::new(lease, status)
         };
         let flushed = support::finalize(&self.client, &[end]).await.unwrap();
@@ -252,10 +252,11 @@ async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
     assert_eq!(api.get(&href).await, (200, pending));
 
     let stored = views::show(&api.client, id).await.unwrap().unwrap();
-    assert_eq!(stored["kind"], "service_request_use_job");
-    assert_eq!(stored["payload"], body);
+    assert_eq!(stored["kind"].get(), r#""service_request_use_job""#);
+    assert_eq!(stored["payload"], body.clone().into());
     let patient = body["patient_id"].as_str().unwrap();
-    assert_eq!(stored["group_key"], format!("patient:{patient}"), "E5");
+    let group: String = stored["group_key"].read().unwrap();
+    assert_eq!(group, format!("patient:{patient}"), "E5");
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn answered(status: u16, body: &'static str) -> Ran {
 async fn the_handbooks_http_call_gives_each_answer_its_verdict() {
     let done = answered(201, r#"{"parcel": "p-7"}"#).await;
     let result = done.handlers[0].result.as_ref().unwrap();
-    assert_eq!(result, &Some(json!({"parcel": "p-7"})));
+    assert_eq!(result, &Some(json!({"parcel": "p-7"}).into()));
     for (status, verdict) in [
         (422, "reject: refused: the carrier answered 422"),
         (404, "reject: refused: the carrier answered 404"),

@@ -64,7 +64,9 @@ async fn c6_c8_poll_returns_one_event_or_none_and_finalize_ends_it_by_its_list_o
     let lasts = first.lease_expires_at.duration_since(SystemTime::now());
     assert!(lasts.unwrap() <= MINUTE + MINUTE, "the database's clock");
     let result = json!({"sent": 1});
-    let status = first.finalize(&client, &[], Some(&result)).await;
+    let status = first
+        .finalize(&client, &[], Some(&result.clone().into()))
+        .await;
     assert_eq!(status.unwrap(), JobStatus::Processed);
     let errors = [
         Fault::new("409", "conflict"),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate::logs::{PATIENCE, flush, write_line};
-use tidegate::{DrainError, DrainReport, Error};
+use tidegate::{DrainError, DrainReport, Error, Json};
 
 use crate::colour;
 use crate::text::{is_command, shown};
@@ -15,7 +15,7 @@ use crate::text::{is_command, shown};
 /// The answer of a verb: one document for programs, and a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    pub(crate) document: Value,
+    pub(crate) document: Json,
     pub(crate) text: String,
     /// The process's exit code.
     pub(crate) code: u8,
@@ -24,9 +24,9 @@ pub struct Answer {
 impl Answer {
     /// Creates the answer of a verb that succeeded: the document that `--json` prints, and the text that
     /// people read.
-    pub fn new(document: Value, text: impl Into<String>) -> Self {
+    pub fn new(document: impl Into<Json>, text: impl Into<String>) -> Self {
         Self {
-            document,
+            document: document.into(),
             text: text.into(),
             code: 0,
         }
@@ -40,8 +40,8 @@ impl Answer {
 
     /// The document for programs.
     #[must_use]
-    pub fn document(&self) -> &Value {
-        &self.document
+    pub fn document(&self) -> Value {
+        self.document.read().unwrap_or_default()
     }
 
     /// The text for people.
@@ -104,7 +104,7 @@ pub(crate) fn print(text: &str) -> ExitCode {
 }
 
 /// Writes a document to stdout. JSON's own escapes leave out some commands to terminals.
-pub(crate) fn print_document(document: &Value) -> ExitCode {
+pub(crate) fn print_document(document: &Json) -> ExitCode {
     let mut text = String::new();
     for one in document.to_string().chars() {
         if is_command(one) {

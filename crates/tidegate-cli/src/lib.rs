@@ -35,7 +35,7 @@ pub use clap;
 
 pub use self::answer::{Answer, json_argument};
 pub use self::own::{Ask, CommandLine};
-pub use self::text::quoted;
+pub use self::text::{pretty, quoted};
 pub use self::verbs::listed as answer;
 
 use std::io::{IsTerminal, Write};
@@ -112,7 +112,7 @@ fn misused(error: &clap::Error) -> ExitCode {
         let text = error.render().to_string();
         let reason = text.split("\n\n").next().unwrap_or_default();
         let reason = reason.trim_start_matches("error: ");
-        let _ = print_document(&json!({"error": reason, "report": null}));
+        let _ = print_document(&json!({"error": reason, "report": null}).into());
     }
     let (out, err) = (std::io::stdout(), std::io::stderr());
     let is_terminal = if error.use_stderr() {
@@ -144,7 +144,7 @@ fn fail(failed: &Failed, verb: &clap::Command, as_json: bool) -> ExitCode {
     let report = failed.report.as_deref();
     if as_json {
         let report = report.map(counts);
-        let _ = print_document(&json!({"error": error, "report": report}));
+        let _ = print_document(&json!({"error": error, "report": report}).into());
     } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
         let _ = print(&text::broken_off(report));
     }

@@ -53,7 +53,6 @@ mod form;
 pub mod function;
 mod guard;
 mod html;
-mod json;
 mod link;
 mod login;
 mod metrics;

@@ -4,14 +4,16 @@
 //! The id of a message is always its own, never that of its delivery, so a message that is delivered twice is
 //! recognized.
 
+use std::collections::BTreeMap;
+
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_lambda_events::sns::{SnsEvent, SnsRecord};
 use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tidegate::Error;
 use tidegate::admin::is_scheduled_event;
 use tidegate::intake::Message;
+use tidegate::{Error, Json};
 
 /// A service that delivers messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Bearer {
     ///
     /// # Errors
     /// [`Error::Invalid`] names a required field that this envelope lacks.
-    pub(crate) fn open(self, payload: Value) -> Result<Vec<Delivery>, Error> {
+    pub(crate) fn open(self, payload: &Json) -> Result<Vec<Delivery>, Error> {
         match self {
             Self::Sqs => numbered(decoded::<SqsEvent>(payload)?.records, of_sqs),
             Self::Sns => numbered(decoded::<SnsEvent>(payload)?.records, of_sns),
@@ -77,8 +79,8 @@ impl Bearer {
 }
 
 /// The decoder's own text may quote a message.
-fn decoded<T: DeserializeOwned>(payload: Value) -> Result<T, Error> {
-    serde_json::from_value(payload).map_err(|_| {
+fn decoded<T: DeserializeOwned>(payload: &Json) -> Result<T, Error> {
+    payload.read().map_err(|_| {
         let text = "invocation: must be an envelope as AWS writes it, got one with other fields";
         Error::Invalid(text.to_owned())
     })
@@ -118,20 +120,23 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
 /// Unwraps a message that a topic or a bus has forwarded to a queue. The id is the one in the topic or bus.
 /// It stays the same in two queues, and if the topic sends a message twice.
 fn forwarded(body: &str) -> Option<Message> {
-    let fields: Value = serde_json::from_str(body).ok()?;
-    let text = |name: &str| fields[name].as_str().filter(|text| !text.is_empty());
-    if fields["Type"] == "Notification" {
+    let fields: BTreeMap<String, Json> = serde_json::from_str(body).ok()?;
+    let text = |name: &str| {
+        let text: Option<String> = fields.get(name)?.read().ok();
+        text.filter(|text| !text.is_empty())
+    };
+    if text("Type").as_deref() == Some("Notification") {
         return Some(Message {
-            source: text("TopicArn")?.to_owned(),
-            id: text("MessageId")?.to_owned(),
-            body: text("Message")?.as_bytes().to_vec(),
+            source: text("TopicArn")?,
+            id: text("MessageId")?,
+            body: text("Message")?.into_bytes(),
         });
     }
     text("detail-type")?;
     Some(Message {
         source: format!("eventbridge:{}", text("source")?),
-        id: text("id")?.to_owned(),
-        body: fields.get("detail")?.to_string().into_bytes(),
+        id: text("id")?,
+        body: fields.get("detail")?.get().as_bytes().to_vec(),
     })
 }
 
@@ -142,10 +147,10 @@ fn of_sns(record: SnsRecord) -> Result<Delivery, Missing> {
     Ok(delivery(source, id.clone(), body, id, None))
 }
 
-fn of_eventbridge(event: EventBridgeEvent) -> Result<Delivery, Error> {
+fn of_eventbridge(event: EventBridgeEvent<Json>) -> Result<Delivery, Error> {
     let id = filled(event.id, "id").map_err(|Missing(field)| missing(field))?;
     let source = format!("eventbridge:{}", event.source);
-    let body = event.detail.to_string().into_bytes();
+    let body = event.detail.get().as_bytes().to_vec();
     Ok(delivery(source, id.clone(), body, id, None))
 }
 
@@ -176,7 +181,7 @@ mod tests {
 
     fn opened(payload: Value) -> Vec<Delivery> {
         let bearer = Bearer::of(&payload).unwrap().expect("an envelope");
-        bearer.open(payload).unwrap()
+        bearer.open(&payload.into()).unwrap()
     }
 
     fn refused(payload: Value) -> String {
@@ -184,7 +189,7 @@ mod tests {
             Ok(bearer) => bearer.expect("an envelope"),
             Err(error) => return error.to_string(),
         };
-        bearer.open(payload).unwrap_err().to_string()
+        bearer.open(&payload.into()).unwrap_err().to_string()
     }
 
     #[test]
@@ -257,6 +262,24 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&message.body), says);
             // The service gets its own id of the message back.
             assert_eq!(delivery.item, "m");
+        }
+    }
+
+    #[test]
+    fn b2_the_detail_of_an_event_is_taken_in_letter_by_letter() {
+        let detail = r#"{"z":[12345678901234.567891, 10.10],"big":18446744073709551616,"z":1e400}"#;
+        let event = format!(
+            r#"{{"detail-type": "Ordered", "source": "shop", "id": "e", "detail": {detail}}}"#
+        );
+        let record = json!({"eventSource": "aws:sqs", "eventSourceARN": "arn:queue", "messageId": "m", "body": event});
+        let queued = json!({ "Records": [record] }).to_string();
+        for envelope in [event, queued] {
+            let envelope: Json = serde_json::from_str(&envelope).unwrap();
+            let bearer = Bearer::of(&crate::outline(&envelope)).unwrap().unwrap();
+            let [delivery] = &bearer.open(&envelope).unwrap()[..] else {
+                panic!("{envelope}")
+            };
+            assert_eq!(String::from_utf8_lossy(&delivery.message.body), detail);
         }
     }
 }

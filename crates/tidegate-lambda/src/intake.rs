@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate::Error;
 use tidegate::connect::DeadMessages;
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::program::{Failure, Service};
+use tidegate::{Error, Json};
 
 use crate::envelope::{Bearer, Delivery};
 
@@ -42,12 +42,13 @@ struct Tally {
 pub(crate) async fn take_in(
     service: &Service,
     bearer: Bearer,
-    payload: Value,
+    payload: &Json,
     time: Option<Duration>,
     dead: Option<&DeadMessages>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     let dead = dead.filter(|_| bearer == Bearer::Sqs);
-    let originals = dead.map(|_| payload["Records"].clone()).unwrap_or_default();
+    let originals = dead.and_then(|_| payload.read::<Value>().ok());
+    let originals = originals.map_or(Value::Null, |mut payload| payload["Records"].take());
     let mut receiver = service.receiver()?;
     let ends = time.map(|time| Instant::now() + time);
     let mut tally = Tally::default();
@@ -147,7 +148,7 @@ impl Tally {
     /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an
     /// envelope was received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda
     /// sends less for a while.
-    fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
+    fn answer(self, bearer: Bearer) -> Result<Json, Failure> {
         let Self {
             received,
             repeated,
@@ -167,11 +168,13 @@ impl Tally {
         if bearer == Bearer::Sqs && (done > 0 || failure.is_none()) {
             let named = |item: &String| json!({"itemIdentifier": item});
             let failures: Vec<Value> = again.iter().map(named).collect();
-            return Ok(json!({"batchItemFailures": failures}));
+            return Ok(json!({"batchItemFailures": failures}).into());
         }
         match failure.or(refusal) {
             Some(error) => Err(error.into()),
-            None => Ok(json!({"action": "receive", "received": received, "repeated": repeated})),
+            None => {
+                Ok(json!({"action": "receive", "received": received, "repeated": repeated}).into())
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 mod envelope;
 mod intake;
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
 use tidegate::program::{Failure, Service, log_panics};
-use tidegate::{Hooks, Program};
+use tidegate::{Hooks, Json, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
@@ -150,7 +151,7 @@ async fn serve(
     let dead = environment("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new);
     let dead = Arc::new(dead);
     let is_warm = AtomicBool::new(false);
-    let handler = service_fn(move |event: LambdaEvent<Value>| {
+    let handler = service_fn(move |event: LambdaEvent<Json>| {
         let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
         let starts = matches!(&*ready, Ok(service) if service.options.starts_drains);
         tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
@@ -191,8 +192,8 @@ fn starter(by: Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn St
 }
 
 /// Returns the span around an invocation. It has no place in a trace: a drain's span shows its attributes.
-fn recorded_invocation(event: &LambdaEvent<Value>, is_cold: bool) -> tracing::Span {
-    let is_timed = || is_scheduled_event(&event.payload);
+fn recorded_invocation(event: &LambdaEvent<Json>, is_cold: bool) -> tracing::Span {
+    let is_timed = || is_scheduled_event(&outline(&event.payload));
     tracing::debug_span!(
         target: SPANS,
         "invocation",
@@ -204,11 +205,11 @@ fn recorded_invocation(event: &LambdaEvent<Value>, is_cold: bool) -> tracing::Sp
 
 /// Answers an invocation and logs the result.
 async fn logged(
-    event: LambdaEvent<Value>,
+    event: LambdaEvent<Json>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
     to: (&AtomicBool, Option<&DeadMessages>),
-) -> Result<Value, Refusal> {
+) -> Result<Json, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
     let answering = answer(event, ready, hooks, to);
     // What the answer needs comes first.
@@ -235,39 +236,55 @@ async fn logged(
 
 /// Removes everything from a report that may name a person (I9). Of events and groups that were viewed or
 /// changed, it keeps only ids and counts.
-fn loggable(report: &Value) -> Value {
-    let Some(fields) = report.as_object() else {
+fn loggable(report: &Json) -> Json {
+    let Ok(mut fields) = report.read::<BTreeMap<String, Json>>() else {
         return report.clone();
     };
-    let action = report["action"].as_str().unwrap_or_default();
-    let Some(told) = tidegate::admin::logged(action) else {
+    let action = fields.get("action").and_then(|action| action.read().ok());
+    let action: String = action.unwrap_or_default();
+    let Some(told) = tidegate::admin::logged(&action) else {
         return report.clone();
     };
-    let is_told = |name: &str| name == "action" || told.contains(&name);
-    let counted = |value: &Value| value.as_array().map(Vec::len);
-    let listed = ["events", "groups"].into_iter().filter_map(|name| {
-        let count = fields.get(name).and_then(counted)?;
-        Some((name.to_owned(), count.into()))
+    fields.retain(|name, value| {
+        if ["events", "groups"].contains(&name.as_str())
+            && let Ok(listed) = value.read::<Vec<Json>>()
+        {
+            *value = Value::from(listed.len()).into();
+            return true;
+        }
+        name == "action" || told.contains(&name.as_str())
     });
-    let named = fields.iter().filter(|(name, _)| is_told(name));
-    let named = named.map(|(name, value)| (name.clone(), value.clone()));
-    named.chain(listed).collect()
+    Json::of(&fields).unwrap_or_else(|_| Value::Null.into())
+}
+
+/// Returns a document as values, to see what it is. A field of which no value can be made, such as a detail
+/// with the number `1e400`, is its text.
+fn outline(payload: &Json) -> Value {
+    let Ok(fields) = payload.read::<BTreeMap<String, Json>>() else {
+        return payload.read().unwrap_or_default();
+    };
+    let values = fields.into_iter().map(|(name, json)| {
+        let value = json.read::<Value>();
+        (name, value.unwrap_or_else(|_| json.get().into()))
+    });
+    values.collect()
 }
 
 async fn answer(
-    event: LambdaEvent<Value>,
+    event: LambdaEvent<Json>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
     (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
-) -> Result<Value, Refusal> {
+) -> Result<Json, Refusal> {
     let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
-    let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
-        let taking_in = intake::take_in(service, bearer, event.payload, time, dead);
+    let payload = outline(&event.payload);
+    let answered = if let Some(bearer) = Bearer::of(&payload).map_err(refused)? {
+        let taking_in = intake::take_in(service, bearer, &event.payload, time, dead);
         Box::pin(taking_in).await
     } else {
-        let request = service.actions.request(event.payload).map_err(refused)?;
+        let request = service.actions.request(payload).map_err(refused)?;
         service.answer(&request, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
@@ -275,9 +292,9 @@ async fn answer(
 }
 
 /// Reports whether handlers of a drain continue after its answer.
-fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
+fn leaves_handlers(answered: &Result<Json, Failure>) -> bool {
     match answered {
-        Ok(report) => report["still_running"].as_u64() > Some(0),
+        Ok(report) => outline(report)["still_running"].as_u64() > Some(0),
         Err(Failure::Drain(drain)) => drain.report.still_running > 0,
         Err(_) => false,
     }
@@ -446,7 +463,7 @@ mod tests {
                 json!({"action": "doctor", "ok": false}),
             ),
         ] {
-            assert_eq!(loggable(&report), logged);
+            assert_eq!(loggable(&report.into()), logged.into());
         }
     }
 

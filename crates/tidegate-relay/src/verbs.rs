@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidegate::config::environment;
 use tidegate::queue::Targets;
 use tidegate::testing::Attempt;
-use tidegate::{DrainOptions, Error};
+use tidegate::{DrainOptions, Error, Json};
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, json_argument};
 use tidegate_targets::Address;
@@ -86,7 +86,7 @@ pub async fn try_out(request: Try) -> Result<Answer, Error> {
     let ran = attempt
         .run(&relay, &Passed::new(&request.kind, payload))
         .await;
-    let verdict = |result: &Result<Option<Value>, _>| match result {
+    let verdict = |result: &Result<Option<Json>, _>| match result {
         Ok(Some(result)) => format!("done: {result}"),
         Ok(None) => "done".to_owned(),
         Err(error) => format!("{error}"),

@@ -73,7 +73,7 @@ impl Bus {
 fn entry(entry: &Value) -> Result<Outcome, HandlerError> {
     if let Some(id) = entry["EventId"].as_str() {
         return Ok(Outcome {
-            result: Some(json!({"event_id": id})),
+            result: Some(json!({"event_id": id}).into()),
             ..Outcome::default()
         });
     }

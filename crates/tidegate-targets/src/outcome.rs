@@ -2,18 +2,17 @@
 //! means for each event. It contains what an SQS handler may return, `{"batchItemFailures": […]}`. A handler
 //! that knows more may say more, there or in `results`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
-use tidegate::{Fault, HandlerError, NewEvent};
+use tidegate::{Fault, HandlerError, Json, NewEvent};
 
 /// What became of an event that succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    pub result: Option<Value>,
+    pub result: Option<Json>,
     pub follow_ups: Vec<NewEvent>,
 }
 
@@ -41,7 +40,7 @@ struct Entry {
     verdict: Option<Verdict>,
     errors: Option<Vec<Given>>,
     after: Option<f64>,
-    result: Option<Value>,
+    result: Option<Json>,
     follow_ups: Option<Vec<FollowUp>>,
 }
 
@@ -60,7 +59,7 @@ enum Verdict {
 struct Given {
     code: Option<String>,
     message: Option<String>,
-    details: Option<Value>,
+    details: Option<Json>,
 }
 
 /// An event to publish, with the fields of `publish_many()`.
@@ -90,34 +89,36 @@ pub(crate) enum Reading {
 /// Returns what an answer means for each event of its request. `None` if it says nothing about them, which
 /// means that all succeeded.
 pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: Reading) -> Option<Answers> {
-    let answer: Value = match serde_json::from_slice(answer) {
+    let answer: &RawValue = match serde_json::from_slice(answer) {
         Ok(answer) => answer,
         Err(_) if answer.iter().all(u8::is_ascii_whitespace) => return None,
         Err(error) => return Some(Err(bad(format!("the answer is not JSON: {error}")))),
     };
-    let Value::Object(mut fields) = answer else {
-        return None;
-    };
-    match entries(&mut fields, ids) {
+    // It is JSON: what is no object says nothing.
+    let fields = serde_json::from_str(answer.get()).ok()?;
+    match entries(fields, ids) {
         Ok(None) => None,
         Ok(Some(entries)) => Some(of_entries(entries, ids, reading)),
         Err(why) => Some(Err(bad(why))),
     }
 }
 
+/// The fields of an answer. Each stays the text that it is, so that no number of a result changes.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
 /// Returns the entries of an answer with their verdicts.
-fn entries(fields: &mut Map<String, Value>, ids: &[String]) -> Result<Option<Entries>, String> {
+fn entries(mut fields: Fields<'_>, ids: &[String]) -> Result<Option<Entries>, String> {
     let mut found = None;
     for (key, usual) in [(FAILURES, Verdict::Retry), (RESULTS, Verdict::Done)] {
         let Some(list) = fields.remove(key) else {
             continue;
         };
         let all = found.get_or_insert_with(Entries::new);
-        let list: Option<Vec<Value>> = Deserialize::deserialize(list)
+        let list: Option<Vec<&RawValue>> = serde_json::from_str(list.get())
             .map_err(|_| format!("{key}: must be a list of objects with itemIdentifier"))?;
         for (at, entry) in list.unwrap_or_default().into_iter().enumerate() {
             // The decoder's own message may quote the answer.
-            let entry = Entry::deserialize(entry).map_err(|_| ENTRY.to_owned());
+            let entry = serde_json::from_str::<Entry>(entry.get()).map_err(|_| ENTRY.to_owned());
             let added = entry.and_then(|entry| add(all, entry, usual, ids));
             added.map_err(|why| format!("{key}[{at}]: {why}"))?;
         }
@@ -285,7 +286,9 @@ mod tests {
         let short = |answer: &Result<Outcome, HandlerError>| match answer {
             Ok(outcome) => match (&outcome.result, outcome.follow_ups.len()) {
                 (None, 0) => "done".to_owned(),
-                (result, follow_ups) => format!("done {result:?} {follow_ups}"),
+                (result, count) => {
+                    format!("done {} {count}", result.as_ref().map_or("", Json::get))
+                }
             },
             Err(error) => error.to_string(),
         };
@@ -321,7 +324,11 @@ mod tests {
             ),
             (
                 r#"{"results": [{"itemIdentifier": "a", "result": 7, "followUps": [{"kind": "k", "delay": 1.5}]}]}"#,
-                "done Some(Number(7)) 1; done; done",
+                "done 7 1; done; done",
+            ),
+            (
+                r#"{"results": [{"itemIdentifier": "a", "result": {"z": [12345678901234.567891, 10.10], "z": 1e400}}]}"#,
+                r#"done {"z": [12345678901234.567891, 10.10], "z": 1e400} 0; done; done"#,
             ),
             (
                 r#"{"results": [{"itemIdentifier": "a", "errors": [{"code": "x"}]}]}"#,

@@ -83,7 +83,7 @@ fn read(answer: &Value, ids: &[String]) -> Vec<Result<Outcome, HandlerError>> {
     };
     let of = |id| match (found("Successful", id), found("Failed", id)) {
         (Some(entry), _) => Ok(Outcome {
-            result: Some(json!({"message_id": entry["MessageId"]})),
+            result: Some(json!({"message_id": entry["MessageId"]}).into()),
             ..Outcome::default()
         }),
         (None, Some(entry)) => Err(refused(entry)),

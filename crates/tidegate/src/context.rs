@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_postgres::SimpleQueryStream;
@@ -24,6 +23,7 @@ use crate::connect::{Client, Database, OnQueue, Pooled, Queryable};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, Publishable};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
+use crate::json::Json;
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, Progress, Status};
 use crate::policy::Sharing;
@@ -59,7 +59,7 @@ pub(crate) struct State {
     /// Whether the deadline is the end of the run, not the handler's own limit.
     is_cut: bool,
     emitted: Vec<NewEvent>,
-    pub(crate) steps: BTreeMap<String, Value>,
+    pub(crate) steps: BTreeMap<String, Json>,
     /// Handlers that have ended, in this attempt or in an earlier one.
     ends: Vec<HandlerEnd>,
     /// Whether another handler still has to run after the current one.
@@ -359,7 +359,7 @@ impl Context {
         let key = format!("{}/{name}", self.state().handler);
         let stored = self.state().steps.get(&key).cloned();
         if let Some(value) = stored {
-            return serde_json::from_value(value).reject("step");
+            return value.read().reject("step");
         }
         let result = step.await?;
         let value = kept("step", &result)?;

@@ -7,10 +7,11 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::error::Error;
 use crate::event;
+use crate::json::Json;
 
 /// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload,
 /// too.
@@ -36,7 +37,7 @@ pub type HandlerResult = Result<Done, HandlerError>;
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "return it: it is the handler's verdict"]
 pub struct Done {
-    pub(crate) result: Option<Value>,
+    pub(crate) result: Option<Json>,
     pub(crate) committed: Committed,
     /// A follow-up does the work.
     pub(crate) put_off: bool,
@@ -88,17 +89,16 @@ impl Done {
 }
 
 /// Serializes a value that is stored with an event, and checks its size.
-pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, HandlerError> {
-    let value = serde_json::to_value(value).reject(code)?;
-    let text = value.to_string();
-    if event::has_nul_escape(&text) {
+pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Json, HandlerError> {
+    let value = Json::of(value).reject(code)?;
+    if event::has_nul_escape(value.get()) {
         return Err(HandlerError::reject(code, "must have no character NUL"));
     }
-    if depth(&value) > MOST_NESTED {
+    if depth(value.get()) > MOST_NESTED {
         let why = format!("must be nested at most {MOST_NESTED} deep");
         return Err(HandlerError::reject(code, why));
     }
-    match text.len() {
+    match value.get().len() {
         0..=MOST_KEPT => Ok(value),
         got => Err(HandlerError::reject(
             code,
@@ -107,12 +107,22 @@ pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, 
     }
 }
 
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
-        _ => 0,
+/// How deep a text of JSON is nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut most) = (0_usize, 0);
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'[' | b'{' if !is_quoted => depth += 1,
+            b']' | b'}' if !is_quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(depth);
     }
+    most
 }
 
 /// Why no handler receives an event.
@@ -186,7 +196,7 @@ pub struct Fault {
     /// What programs need beyond the code, such as the invalid fields of a request. If it has more than 16
     /// KiB of JSON, only its length is stored, as `{"left_out_bytes": …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub details: Option<Value>,
+    pub details: Option<Json>,
 }
 
 impl HandlerError {
@@ -403,9 +413,9 @@ impl Fault {
             text.chars().filter(|c| *c != '\0').take(most).collect()
         };
         let details = self.details.clone().map(|details| {
-            let text = details.to_string();
-            if text.len() > MOST_DETAILS || event::has_nul_escape(&text) {
-                return json!({"left_out_bytes": text.len()});
+            let text = details.get();
+            if text.len() > MOST_DETAILS || event::has_nul_escape(text) {
+                return json!({"left_out_bytes": text.len()}).into();
             }
             details
         });
@@ -417,8 +427,8 @@ impl Fault {
     }
 
     /// Adds details for programs.
-    pub fn with_details(mut self, details: Value) -> Self {
-        self.details = Some(details);
+    pub fn with_details(mut self, details: impl Into<Json>) -> Self {
+        self.details = Some(details.into());
         self
     }
 }
@@ -605,10 +615,11 @@ mod tests {
         assert_eq!(stored[0].code, "c".repeat(100));
         assert_eq!(stored[0].message, "m".repeat(2000));
         let left_out = json!({"left_out_bytes": MOST_DETAILS + 2});
-        assert_eq!(stored[0].details, Some(left_out));
+        assert_eq!(stored[0].details, Some(left_out.into()));
         assert_eq!(stored[100].message, "50 further errors are left out");
         let nul = Fault::new("odd", "").with_details(json!("\0"));
-        assert_eq!(nul.storable().details, Some(json!({"left_out_bytes": 8})));
+        let left_out = json!({"left_out_bytes": 8});
+        assert_eq!(nul.storable().details, Some(left_out.into()));
         assert!(Done::with(&json!({"a": "\0"})).unwrap_err().is_rejection());
         let short = Fault::new("422", "field a").with_details(json!({"field": "a"}));
         let error = HandlerError::reject_all(vec![short.clone()]);

@@ -91,7 +91,8 @@
 //!   their keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
-//! - `error` is the error type of all of them; `testing` is the test kit.
+//! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
+//!   kit.
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's
 //! `tests/requirements.md` lists them.
@@ -111,6 +112,7 @@ mod event;
 #[doc(hidden)]
 pub mod figures;
 mod handler;
+mod json;
 #[doc(hidden)]
 pub mod lease;
 pub mod migrate;
@@ -164,6 +166,7 @@ pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain,
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
+pub use json::Json;
 pub use outcome::RetryPolicy;
 pub use policy::Policy;
 pub use queue::{

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::config::settings;
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
+use crate::json::Json;
 
 /// The status of a row in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -184,7 +184,7 @@ pub struct Progress {
     pub handlers: BTreeMap<String, HandlerRecord>,
     /// Results of sub-steps, under `handler/step`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub steps: BTreeMap<String, Value>,
+    pub steps: BTreeMap<String, Json>,
     /// Services that the event has waited for, and how often each had answered when the event was put back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deferred: BTreeMap<String, i64>,
@@ -260,7 +260,7 @@ impl Progress {
 pub struct HandlerRecord {
     /// Its result, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
+    pub result: Option<Json>,
     /// Why it rejected the event. Empty when it succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,

@@ -18,6 +18,7 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Result;
 use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
+use crate::json::Json;
 use crate::lease::LeasedEvent;
 use crate::migrate::Migrate;
 use crate::outcome::{Disposition, Progress, RetryPolicy};
@@ -98,7 +99,7 @@ pub struct Handled {
     /// The handler's name.
     pub name: &'static str,
     /// What it returned: its result, if it had one, or its verdict.
-    pub result: Result<Option<Value>, HandlerError>,
+    pub result: Result<Option<Json>, HandlerError>,
 }
 
 impl Attempt {
@@ -151,7 +152,9 @@ impl Attempt {
     /// Adds the result of a handler's step from an earlier attempt. The step does not run again.
     pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
         let progress = self.event.progress.get_or_insert_with(Progress::default);
-        progress.steps.insert(format!("{handler}/{step}"), result);
+        progress
+            .steps
+            .insert(format!("{handler}/{step}"), result.into());
         self
     }
 
@@ -185,7 +188,12 @@ impl Attempt {
                     result: end.result.map(|done| done.result),
                 })
                 .collect(),
-            steps: context.state().steps.clone(),
+            steps: context
+                .state()
+                .steps
+                .iter()
+                .map(|(step, json)| (step.clone(), json.read().unwrap_or_default()))
+                .collect(),
             took,
         }
     }

@@ -12,10 +12,12 @@ use serde_json::{Number, Value};
 use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb, parse_time};
 
 mod fold;
+mod json;
 
 pub use self::drain::broken_off;
 use self::fold::Column;
 pub use self::fold::{width, wrapped};
+pub use self::json::pretty;
 pub use self::list::quoted;
 
 macro_rules! files {

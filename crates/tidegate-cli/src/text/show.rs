@@ -2,16 +2,19 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
-use tidegate::admin::ShowRequest;
+use std::collections::BTreeMap;
 
-use super::{Text, cell, instant, shown};
+use tidegate::Json;
+use tidegate::admin::ShowRequest;
+use tidegate::admin::views::Columns;
+
+use super::{Text, instant, pretty, shown};
 
 impl Text for ShowRequest {
     fn text(&self, report: &Self::Report) -> String {
-        let mut fields = json!(report);
-        if let Some(fields) = fields.as_object_mut() {
-            fields.remove("action");
+        let mut fields = report.event.clone();
+        if let Ok(notes) = Json::of(&report.notes) {
+            fields.insert("notes".to_owned(), notes);
         }
         event(&fields)
     }
@@ -24,24 +27,27 @@ const ORDER: &str = "id kind status why created_at available_at deadline process
     parent_id replay_of progress result";
 
 /// Describes everything that is stored about an event, one line for each field with a value.
-fn event(event: &Value) -> String {
+fn event(event: &Columns) -> String {
     let mut text = String::new();
     let place = |name: &str| {
         let place = ORDER.split(' ').position(|known| known == name);
         place.unwrap_or(ORDER.len() + usize::from(name == "payload"))
     };
-    let mut fields: Vec<_> = event.as_object().into_iter().flatten().collect();
+    let mut fields: Vec<_> = event.iter().collect();
     fields.sort_by_key(|(name, _)| place(name));
     for (name, value) in fields {
-        let value = match value {
-            Value::Null => continue,
-            Value::Array(lines) if lines.is_empty() => continue,
-            Value::Array(errors) if name == "errors" => {
-                errors.iter().map(error).collect::<Vec<_>>().join("\n")
+        let of_errors = |errors: Vec<BTreeMap<String, Json>>| {
+            let lines: Vec<String> = errors.iter().map(error).collect();
+            lines.join("\n")
+        };
+        let value = match (value.get(), value.read::<String>()) {
+            ("null" | "[]", _) => continue,
+            (_, Ok(text)) if is_time(name) => instant(&text.into()),
+            (_, Ok(text)) if name != "payload" => shown(&text),
+            (text, _) if name == "errors" => {
+                value.read().map_or_else(|_| pretty(text), of_errors)
             }
-            Value::String(_) if is_time(name) => instant(value),
-            Value::String(text) => shown(text),
-            other => serde_json::to_string_pretty(other).unwrap_or_default(),
+            (text, _) => pretty(text),
         };
         let value = value.replace('\n', "\n                       ");
         // Writing to a string does not fail.
@@ -55,13 +61,21 @@ fn is_time(name: &str) -> bool {
 }
 
 /// Describes an error in one line: when, in which attempt, of which handler, what.
-fn error(error: &Value) -> String {
-    let attempt = match &error["attempt"] {
-        Value::Null => String::new(),
+fn error(error: &BTreeMap<String, Json>) -> String {
+    let field = |name: &str| match error.get(name) {
+        // A text without its quotation marks, and anything else as it is stored.
+        Some(json) => json.read::<Option<String>>().map_or_else(
+            |_| shown(json.get()),
+            |text| text.as_deref().map(shown).unwrap_or_default(),
+        ),
+        None => String::new(),
+    };
+    let attempt = match field("attempt") {
+        none if none.is_empty() => none,
         attempt => format!("attempt {attempt}"),
     };
-    let what = ["handler", "code", "message", "details"].map(|name| cell(&error[name]));
-    let parts = [instant(&error["at"]), attempt].into_iter().chain(what);
+    let what = ["handler", "code", "message", "details"].map(field);
+    let parts = [instant(&field("at").into()), attempt].into_iter().chain(what);
     let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(": ")
 }

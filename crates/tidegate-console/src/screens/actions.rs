@@ -88,7 +88,7 @@ async fn dry_run(desk: &Desk, action: Action, query: &Fields) -> Result<Markup, 
     let request = action.request(desk, &query, Intent::DryRun)?;
     let tried = tidegate_cli::answer(desk.service(), &request).await?;
     Ok(html! {
-        (report::shown(desk.base(), tried.document()))
+        (report::shown(desk.base(), &tried.document()))
         (confirmation(desk, action, &query, &tried))
     })
 }

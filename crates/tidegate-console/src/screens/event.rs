@@ -1,20 +1,26 @@
 //! One event: state, errors, results and payload.
 
+use std::collections::BTreeMap;
+
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::Json;
 use tidegate::admin::views::{Content, Dossier};
+use tidegate_cli::pretty;
 
 use crate::desk::Desk;
 use crate::form::{Fields, Params};
 use crate::html::{
     bytes, chip, empty, event, field, named, nothing, number, status, table, text, time, why,
 };
-use crate::json::{SHOWN, pretty};
 use crate::link::Base;
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
+
+/// The most characters of a document that are shown at first.
+const SHOWN: usize = 20_000;
 
 pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Params) -> Answered {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
@@ -113,7 +119,7 @@ fn hidden(desk: &Desk) -> Markup {
 
 /// All errors, latest first.
 fn errors(content: &Content) -> Markup {
-    let faults: Vec<Value> = content
+    let faults: Vec<BTreeMap<String, Json>> = content
         .errors
         .as_deref()
         .and_then(|text| serde_json::from_str(text).ok())
@@ -121,13 +127,17 @@ fn errors(content: &Content) -> Markup {
     if faults.is_empty() {
         return html! {};
     }
+    let value = |fault: &BTreeMap<String, Json>, name| -> Value {
+        let json: Option<&Json> = fault.get(name);
+        json.and_then(|json| json.read().ok()).unwrap_or_default()
+    };
     let table = table! { "Errors"; fault in faults.iter().rev();
-        n "Attempt" { (field(&fault["attempt"])) }
-        td "Handler" { (field(&fault["handler"])) }
-        th "Code" { code { (field(&fault["code"])) } }
-        error "Message" { @match fault["message"].as_str() { Some(message) => (text(message)), None => (nothing()) } }
-        td "When" { (time(&fault["at"])) }
-        td "Details" { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
+        n "Attempt" { (field(&value(fault, "attempt"))) }
+        td "Handler" { (field(&value(fault, "handler"))) }
+        th "Code" { code { (field(&value(fault, "code"))) } }
+        error "Message" { @match value(fault, "message").as_str() { Some(message) => (text(message)), None => (nothing()) } }
+        td "When" { (time(&value(fault, "at"))) }
+        td "Details" { @if let Some(details) = fault.get("details").filter(|details| details.get() != "null") { pre { code { bdi { (pretty(details.get()).chars().take(SHOWN).collect::<String>()) } } } } }
     };
     html! { section { h2 { "Failed attempts" } (table) } }
 }

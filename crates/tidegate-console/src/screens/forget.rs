@@ -73,12 +73,12 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
             to: address(&desk),
             what: "Forget all of it".to_owned(),
             fields: names.iter().flat_map(|name| sent.pairs(name)).collect(),
-            digest: &digest_of(report),
+            digest: &digest_of(&report),
             further,
             note: "This cannot be undone. If a dry run would find something else by then, nothing is forgotten.",
         };
         let body = html! {
-            (report::shown(desk.base(), report))
+            (report::shown(desk.base(), &report))
             @if tried.is_done() { (confirmation.form()) } @else { p.empty { "There is nothing to forget." } }
         };
         return page(&desk, &sent, body);
@@ -88,7 +88,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
     let tried = tidegate_cli::answer(desk.service(), &dry).await?;
-    if digest_of(tried.document()) != digest {
+    if digest_of(&tried.document()) != digest {
         return Err(Problem::conflict(
             "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));

@@ -1,7 +1,5 @@
 //! The verb `cleanup`: removes finished events whose retention has ended.
 
-use serde_json::Value;
-
 use super::prelude::*;
 use super::program::Failure;
 use super::{answer, bounds};
@@ -65,7 +63,7 @@ impl Verb for CleanupRequest {
         service: &Service,
         time: Option<Duration>,
         hooks: Hooks,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Json, Failure> {
         let mut options = self.over(service.options.budget, service.actor.clone());
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let hooks = CleanupHooks {

@@ -1,7 +1,6 @@
 //! The verb `drain`: leases and handles events. The command line adds a flag of its own.
 
 use clap::builder::TypedValueParser;
-use serde_json::Value;
 
 use super::prelude::*;
 use super::program::{Failure, the_callers};
@@ -68,7 +67,7 @@ impl Verb for DrainRequest {
         service: &Service,
         time: Option<Duration>,
         hooks: Hooks,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Json, Failure> {
         let mut options = self.over(&service.options);
         options.check().map_err(the_callers)?;
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::{ACTIONS, DrainRequest, Request, Verb};
 use crate::config::Lookup;
 use crate::error::{Error, Result};
+use crate::json::Json;
 
 /// The most bytes of an answer, which is a little less than the 6 MB that AWS accepts from a function
 /// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>). It replaces a longer answer
@@ -20,8 +21,8 @@ pub const ANSWER_LIMIT: usize = 6_000_000;
 ///
 /// # Errors
 /// [`Error::Invalid`] says how to ask for less.
-pub(super) fn within_limit(answer: Value) -> Result<Value> {
-    let length = answer.to_string().len();
+pub(super) fn within_limit(answer: Json) -> Result<Json> {
+    let length = answer.get().len();
     if length <= ANSWER_LIMIT {
         return Ok(answer);
     }

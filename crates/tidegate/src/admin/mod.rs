@@ -35,6 +35,7 @@ use crate::config::parse_duration;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
 pub use crate::forget::{Subject, SubjectKeys, parse_subject};
+use crate::json::Json;
 pub use crate::moment::{Moment, parse_moment, parse_time};
 use crate::prometheus;
 use crate::queue;
@@ -119,7 +120,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         service: &Service,
         time: Option<Duration>,
         _hooks: Hooks,
-    ) -> impl Future<Output = Result<Value, Failure>> + Send {
+    ) -> impl Future<Output = Result<Json, Failure>> + Send {
         async move { answer::<Self>(time, self.run(service)).await }
     }
 }
@@ -218,7 +219,7 @@ macro_rules! walk {
                 service: &Service,
                 time: Option<Duration>,
                 hooks: Hooks,
-            ) -> Result<Value, Failure> {
+            ) -> Result<Json, Failure> {
                 match self {
                     $($(Self::$name(request) => {
                         let request = service.checked(request)?;
@@ -226,7 +227,7 @@ macro_rules! walk {
                     })+)*
                     // The program itself limits the content and the length of this answer.
                     Self::Further { action, fields } => {
-                        Ok(within(time, service.further(action, fields.clone())).await?)
+                        Ok(within(time, service.further(action, fields.clone())).await?.into())
                     }
                 }
             }
@@ -265,6 +266,7 @@ mod prelude {
     pub(super) use super::{Audit, Part, Verb, given, report, written};
     pub(super) use crate::config::parse_duration;
     pub(super) use crate::error::{Error, Result};
+    pub(super) use crate::json::Json;
     pub(super) use crate::queue::Queryable;
     pub(super) use crate::queue::statement::statements;
 }
@@ -388,7 +390,7 @@ async fn report<R: DeserializeOwned>(
 async fn answer<V: Verb>(
     time: Option<Duration>,
     work: impl Future<Output = Result<V::Report>>,
-) -> Result<Value, Failure> {
+) -> Result<Json, Failure> {
     Ok(document::<V>(&within(time, work).await?)?)
 }
 
@@ -396,12 +398,16 @@ async fn answer<V: Verb>(
 ///
 /// # Errors
 /// [`Error::Unreadable`] when it cannot be written as JSON.
-pub fn document<V: Verb>(report: &V::Report) -> Result<Value> {
-    let document = serde_json::to_value(report);
-    let mut document = document.map_err(|error| Error::Unreadable(format!("report: {error}")))?;
-    if let Some(fields) = document.as_object_mut() {
-        // A verb of several actions says itself which one it was.
-        fields.entry("action").or_insert_with(|| V::NAME.into());
+pub fn document<V: Verb>(report: &V::Report) -> Result<Json> {
+    #[derive(Serialize)]
+    struct Told<'a, R> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        action: Option<&'static str>,
+        #[serde(flatten)]
+        report: &'a R,
     }
-    Ok(document)
+    // A verb of several actions says itself which one it was.
+    let action = (V::ACTIONS == [V::NAME]).then_some(V::NAME);
+    Json::of(&Told { action, report })
+        .map_err(|error| Error::Unreadable(format!("report: {error}")))
 }

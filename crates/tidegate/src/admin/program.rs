@@ -21,6 +21,7 @@ use crate::event::{DecodeError, Event as _, NewEvent};
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
+use crate::json::Json;
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
 use crate::policy::Policy;
@@ -356,7 +357,7 @@ impl Service {
         request: &Request,
         time: Option<Duration>,
         hooks: Hooks,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Json, Failure> {
         request.answer(self, time, hooks).await
     }
 

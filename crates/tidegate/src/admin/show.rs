@@ -1,10 +1,8 @@
 //! The verb `show`: everything that is stored about one event.
 
-use serde_json::Value;
-
 use super::event_id;
 use super::prelude::*;
-use super::views::{rows, show, show_bare};
+use super::views::{Columns, rows, show, show_bare};
 use crate::queue::documents;
 
 /// Show everything stored about one event, live or finished.
@@ -23,7 +21,7 @@ pub struct ShowReport {
     /// All its columns. `in` is the name of its table.
     #[serde(flatten)]
     #[schemars(with = "rows::StoredEvent")]
-    pub event: Value,
+    pub event: Columns,
     /// The latest 100 remarks of operators on it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,

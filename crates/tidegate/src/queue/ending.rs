@@ -1,10 +1,11 @@
 //! Builds the row to store for an event from how its handlers ended.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 use super::{ErrorEntry, Finalization};
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault};
+use crate::json::Json;
 use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_charged, is_put_off};
 
@@ -78,7 +79,7 @@ pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
 }
 
 /// Returns the results by handler, or null when no handler returned one.
-fn result(ends: &[HandlerEnd]) -> Option<Value> {
+fn result(ends: &[HandlerEnd]) -> Option<BTreeMap<String, Json>> {
     let results = ends.iter().filter_map(|end| match &end.result {
         Ok(Done {
             result: Some(result),
@@ -86,8 +87,8 @@ fn result(ends: &[HandlerEnd]) -> Option<Value> {
         }) => Some((end.handler.to_owned(), result.clone())),
         _ => None,
     });
-    let results: Map<String, Value> = results.collect();
-    (!results.is_empty()).then_some(Value::Object(results))
+    let results: BTreeMap<String, Json> = results.collect();
+    (!results.is_empty()).then_some(results)
 }
 
 /// Returns the follow-ups of the handlers that succeeded. A rejection by one handler does not undo the

@@ -1,9 +1,9 @@
 //! Ending events: complete, finalize, retry, and store progress.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -15,6 +15,7 @@ use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::handler::Fault;
+use crate::json::Json;
 use crate::lease::Lease;
 use crate::outcome::{Progress, Status};
 
@@ -93,7 +94,7 @@ pub struct Finalization {
     /// Errors of this attempt, to be added to those already stored.
     pub errors: Vec<ErrorEntry>,
     /// Results by handler.
-    pub result: Option<Value>,
+    pub result: Option<BTreeMap<String, Json>>,
     /// The work that was done, for a replay.
     pub progress: Option<Progress>,
     /// Follow-ups to publish with it.
@@ -511,7 +512,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_as_json_is_an_error_and_not_null() {
-        let keyed_by_lists = std::collections::BTreeMap::from([(vec![1], 2)]);
+        let keyed_by_lists = BTreeMap::from([(vec![1], 2)]);
         let error = text("result", &keyed_by_lists).unwrap_err();
         assert!(error.to_string().starts_with("result: "), "{error}");
     }
@@ -530,7 +531,7 @@ mod tests {
                 ..plain.clone()
             },
             Finalization {
-                result: Some(Value::Null),
+                result: Some(BTreeMap::new()),
                 ..plain.clone()
             },
             Finalization {

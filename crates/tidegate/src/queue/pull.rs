@@ -4,7 +4,6 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -14,9 +13,10 @@ use super::lease::JsonText;
 use super::publish::refused;
 use super::read::JobStatus;
 use super::statement::statements;
-use super::{Queryable, query};
+use super::{Queryable, query, text};
 use crate::error::{Error, Result};
 use crate::handler::Fault;
+use crate::json::Json;
 
 statements! {
     POLL: "poll" [TEXT_ARRAY, INT4, FLOAT8, TIMESTAMPTZ] =
@@ -127,10 +127,10 @@ impl PolledEvent {
         &self,
         client: &impl Queryable,
         errors: &[Fault],
-        result: Option<&Value>,
+        result: Option<&Json>,
     ) -> Result<JobStatus> {
-        let errors = json!(errors).to_string();
-        let result = result.map(Value::to_string);
+        let errors = text("errors", errors)?;
+        let result = result.map(Json::get);
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.token, &errors, &result];
         let rows = query(client, &FINALIZE, values).await;
         let rows = rows.map_err(|error| self.lost(error))?;
@@ -156,7 +156,7 @@ impl PolledEvent {
         delay: Option<Duration>,
     ) -> Result<(Option<SystemTime>, Vec<i64>)> {
         let charged = error.is_some();
-        let error = error.map(|error| json!(error).to_string());
+        let error = error.map(|error| text("error", error)).transpose()?;
         let delay = delay.map(|delay| delay.as_secs_f64());
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.token, &error, &delay, &charged];
         let rows = query(client, &RETRY, values).await;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Service;
 use crate::error::{Error, Result};
+use crate::json::Json;
 use crate::queue::statement::statements;
-use crate::queue::{Queryable, document, query};
+use crate::queue::{Queryable, document};
 
 statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
@@ -58,16 +58,24 @@ SELECT row_to_json(c)::text
     WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
 }
 
-/// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column
-/// that this program cannot read is null, and `unreadable` has the reason.
+/// The columns of an event by name, each as its text.
+pub type Columns = BTreeMap<String, Json>;
+
+/// Returns all columns of one event, with its table in `in`; `None` when there is no such event.
 ///
 /// # Errors
-/// When the database fails or does not answer, or [`Error::Unreadable`].
-pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>> {
-    let rows = query(client, &SHOW, &[&id]).await?;
-    let text = rows.first().map(|row| row.get(0));
-    text.map(|text| columns(text).map_err(|why| Error::Unreadable(format!("event {id}: {why}"))))
-        .transpose()
+/// When the database fails or does not answer.
+pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Columns>> {
+    let event: Option<Columns> = document(client, &SHOW, &[&id]).await?;
+    Ok(event.map(|mut event| {
+        // In the queue this column is the deadline, and in the log the end of the retention.
+        let is_live = event.get("in").map(Json::get) == Some("\"event_queue\"");
+        let name = if is_live { "deadline" } else { "kept_until" };
+        if let Some(time) = event.remove("expires_at") {
+            event.insert(name.to_owned(), time);
+        }
+        event
+    }))
 }
 
 /// Returns the columns of one event that are always readable, for one of which the database cannot read the
@@ -75,36 +83,13 @@ pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn show_bare(client: &impl Queryable, id: i64, why: &Error) -> Result<Option<Value>> {
-    let event: Option<Value> = document(client, &BARE, &[&id]).await?;
+pub async fn show_bare(client: &impl Queryable, id: i64, why: &Error) -> Result<Option<Columns>> {
+    let event: Option<Columns> = document(client, &BARE, &[&id]).await?;
     Ok(event.map(|mut event| {
-        event["unreadable"] = json!({"content": why.to_string()});
+        let reason = json!({"content": why.to_string()});
+        event.insert("unreadable".to_owned(), reason.into());
         event
     }))
-}
-
-/// Parses a row's columns one by one. A payload can be stored that no parser here reads: half of a surrogate
-/// pair, or thousands of levels.
-fn columns(row: &str) -> Result<Value, serde_json::Error> {
-    let columns: BTreeMap<String, &RawValue> = serde_json::from_str(row)?;
-    let (mut event, mut unreadable) = (Map::new(), Map::new());
-    for (name, text) in columns {
-        let value = serde_json::from_str(text.get()).unwrap_or_else(|error: serde_json::Error| {
-            unreadable.insert(name.clone(), error.to_string().into());
-            Value::Null
-        });
-        event.insert(name, value);
-    }
-    // In the queue this column is the deadline, and in the log the end of the retention.
-    let is_live = event.get("in").is_some_and(|table| table == "event_queue");
-    let name = if is_live { "deadline" } else { "kept_until" };
-    if let Some(time) = event.remove("expires_at") {
-        event.insert(name.to_owned(), time);
-    }
-    if !unreadable.is_empty() {
-        event.insert("unreadable".to_owned(), unreadable.into());
-    }
-    Ok(event.into())
 }
 
 /// Everything about one event, with its content only if that was requested.

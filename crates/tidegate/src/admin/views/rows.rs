@@ -55,7 +55,7 @@ pub(crate) struct StoredEvent {
     kind: String,
     /// The payload as published, or sealed.
     payload: Value,
-    /// For each field that the program cannot read, the reason. The field itself is null then.
+    /// Why the database cannot read the content, which is left out then.
     #[schemars(skip_serializing_if = "Option::is_none")]
     unreadable: Option<BTreeMap<String, String>>,
     /// Its group.

@@ -1,10 +1,7 @@
 //! Formats JSON for people. It works on the text, so that a number with forty digits stays exact.
 
-/// The most characters of a document that are shown at first.
-pub(crate) const SHOWN: usize = 20_000;
-
 /// Formats a document with one member per line.
-pub(crate) fn pretty(text: &str) -> String {
+pub fn pretty(text: &str) -> String {
     let mut laid_out = String::with_capacity(text.len() + text.len() / 4);
     let mut depth = 0_usize;
     let mut letters = text.chars().peekable();

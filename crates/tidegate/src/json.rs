@@ -1,0 +1,65 @@
+//! Owns JSON that passes through: what functions answer, what handlers return, what an event has stored. It
+//! is kept as its text. Parsed and printed again, it would have other numbers.
+
+use std::fmt::{self, Display};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Result, Value};
+
+/// A JSON document as its text.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json(Box<RawValue>);
+
+impl Json {
+    /// Writes a value as JSON.
+    ///
+    /// # Errors
+    /// When JSON has no form for it.
+    pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self> {
+        to_raw_value(value).map(Self)
+    }
+
+    /// Returns its text.
+    #[must_use]
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is no `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(self.get())
+    }
+}
+
+impl From<Box<RawValue>> for Json {
+    fn from(text: Box<RawValue>) -> Self {
+        Self(text)
+    }
+}
+
+impl From<Value> for Json {
+    fn from(value: Value) -> Self {
+        // Each `Value` has a form in JSON.
+        Self(to_raw_value(&value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Json {}
+
+impl Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
