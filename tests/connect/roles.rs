@@ -663,3 +663,65 @@ async fn a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step(
     let busy: i32 = world.owner.query_one(busy, &[]).await.unwrap().get(0);
     assert_eq!(busy, 0);
 }
+
+#[tokio::test]
+async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made() {
+    let db = support::empty_database().await;
+    let admin = db.client().await;
+    let name = db.name();
+    let tenant = format!("tenant_of_{name}");
+    let sql =
+        format!("DROP ROLE IF EXISTS {tenant}; CREATE ROLE {tenant} LOGIN NOSUPERUSER CREATEROLE");
+    admin.batch_execute(&sql).await.unwrap();
+    let url = as_user(&db.url, &tenant);
+    let database = Database::new(&url, 1).unwrap();
+    let refused = async || {
+        Migrate::new(&database, &[])
+            .run()
+            .await
+            .unwrap_err()
+            .to_string()
+    };
+    support::contains(
+        &refused().await,
+        &format!("let an administrator run CREATE SCHEMA tidegate AUTHORIZATION {tenant}"),
+    );
+    // The right to create in it is enough.
+    let lent =
+        format!("CREATE SCHEMA tidegate; GRANT USAGE, CREATE ON SCHEMA tidegate TO {tenant}");
+    admin.batch_execute(&lent).await.unwrap();
+    for _ in 0..2 {
+        Migrate::new(&database, &["case_opened"])
+            .run()
+            .await
+            .unwrap();
+    }
+    // The roles need its owner once.
+    let roles = Migrate::new(&database, &[]).with_roles().run().await;
+    let why = roles.unwrap_err().to_string();
+    let (_, grant) = why.split_once("let the roles use it: ").expect(&why);
+    admin.batch_execute(grant).await.unwrap();
+    for _ in 0..2 {
+        let report = Migrate::new(&database, &[])
+            .with_roles()
+            .run()
+            .await
+            .unwrap();
+        assert!(report.roles);
+    }
+    let event = tidegate::NewEvent::raw("case_opened", None);
+    tidegate::publish(&database.connect().await.unwrap(), &event)
+        .await
+        .unwrap();
+    let drop =
+        format!("DROP SCHEMA tidegate CASCADE; CREATE SCHEMA tidegate AUTHORIZATION {tenant}");
+    admin.batch_execute(&drop).await.unwrap();
+    assert!(
+        Migrate::new(&database, &[])
+            .with_roles()
+            .run()
+            .await
+            .unwrap()
+            .roles
+    );
+}

@@ -348,7 +348,7 @@ impl Migrate<'_> {
         client: &mut Patient<'_>,
         applied: &mut Vec<String>,
     ) -> Result<(bool, Difference)> {
-        client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await?;
+        make_schema(client).await?;
         apply(client, &QUEUE, applied).await?;
         for tables in &self.tables {
             apply(client, tables, applied).await?;
@@ -372,6 +372,13 @@ impl Migrate<'_> {
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
+            if !roles_are_in_use(client.client()).await? {
+                let grant = ROLES.lines().rfind(|line| line.starts_with("GRANT"));
+                let grant = client.client().on_queue().schema.written(grant.unwrap_or_default());
+                return Err(Error::Migrate(format!(
+                    "the schema belongs to another login, which must let the roles use it: {grant}"
+                )));
+            }
             for tables in std::iter::once(&QUEUE).chain(&self.tables) {
                 client.batch(&tables.all_grants()).await?;
             }
@@ -440,6 +447,24 @@ pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String
     Err(format!(
         "Postgres {version} is too old: upgrade to {OLDEST_SERVER} or newer"
     ))
+}
+
+/// Makes the schema, unless an administrator has. Postgres asks for the right to make one before it looks
+/// whether there is one.
+async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
+    let sql = "SELECT to_regnamespace('tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)";
+    let Some(row) = first_row(client.client(), sql, &[]).await? else {
+        return Ok(());
+    };
+    match (row.get(0), row.get(1)) {
+        (true, _) => Ok(()),
+        (false, true) => client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await,
+        (false, false) => Err(Error::Migrate(format!(
+            "this login may make no schema in this database: let an administrator run CREATE SCHEMA {} AUTHORIZATION {}",
+            client.client().on_queue().schema.name(),
+            row.get::<_, &str>(2)
+        ))),
+    }
 }
 
 /// Roles belong to the whole server, so their existence does not mean that this database uses them.
