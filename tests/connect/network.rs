@@ -111,22 +111,25 @@ impl World {
 
 #[tokio::test]
 async fn i1_i8_a_connection_cut_before_a_commit_reaches_the_server_loses_and_doubles_nothing() {
-    world().await.harmed("COMMIT", Harm::Cut).await;
+    world().await.harmed("COMMIT\0", Harm::Cut).await;
 }
 
 #[tokio::test]
 async fn i1_i8_a_connection_cut_before_the_answer_to_a_commit_loses_and_doubles_nothing() {
-    world().await.harmed("COMMIT", Harm::CutBeforeAnswer).await;
+    world()
+        .await
+        .harmed("COMMIT\0", Harm::CutBeforeAnswer)
+        .await;
 }
 
 #[tokio::test]
 async fn i1_i8_a_connection_that_falls_silent_at_a_commit_ends_no_drain_late() {
-    world().await.harmed("COMMIT", Harm::Silence).await;
+    world().await.harmed("COMMIT\0", Harm::Silence).await;
 }
 
 #[tokio::test]
 async fn i1_i8_garbage_in_place_of_the_answer_to_a_commit_ends_no_drain_late() {
-    world().await.harmed("COMMIT", Harm::Garbage).await;
+    world().await.harmed("COMMIT\0", Harm::Garbage).await;
 }
 
 #[tokio::test]

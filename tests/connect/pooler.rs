@@ -612,3 +612,59 @@ async fn a_migration_that_meets_somebody_elses_prepared_statements_names_the_poo
     let directly = Cli::at(pooled.db.direct()).json(&["migrate"]).await;
     assert_eq!(directly["action"], "migrate");
 }
+
+#[tokio::test]
+async fn whatever_the_default_isolation_is_the_program_begins_its_own() {
+    let db = support::empty_database().await;
+    let pooled = Pooled::before(db, &SCATTERING).await;
+    let (db, urls) = match &pooled {
+        Some(pooled) => (
+            &pooled.db,
+            vec![pooled.db.direct().to_owned(), pooled.url()],
+        ),
+        None => return,
+    };
+    let client = &pooled.as_ref().unwrap().client;
+    for (level, url) in ["serializable", "repeatable read"]
+        .iter()
+        .flat_map(|level| urls.iter().map(move |url| (level, url)))
+    {
+        let set = format!(
+            "ALTER DATABASE {} SET default_transaction_isolation = '{level}'",
+            db.name()
+        );
+        client.batch_execute(&set).await.unwrap();
+        // The pooler's sessions are those that began before.
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        client.batch_execute(end).await.unwrap();
+        let cli = Cli::at(url);
+        let ok = async |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let ran = cli.run(&words).await;
+            assert_eq!(ran.code, Some(0), "{level} {line}: {ran:?}");
+            ran
+        };
+        ok("migrate").await;
+        ok(r#"publish grant_letter_viewed --payload {"grant_number":"G-1"}"#).await;
+        ok("drain").await;
+        ok("cleanup").await;
+        ok("replay --reason r --since 1h --kind grant_letter_viewed").await;
+        ok("cancel --reason r --kind grant_letter_viewed").await;
+        ok("retention grant_letter_viewed --completed 3d --reason r").await;
+        ok("status").await;
+        ok("schedules").await;
+    }
+    let other = support::connect(db.direct()).await;
+    for sql in [
+        "SELECT tidegate.poll('{grant_letter_viewed}')",
+        "SELECT tidegate.one_at_a_time()",
+    ] {
+        let refused = other.simple_query(sql).await.unwrap_err();
+        let refused = refused.as_db_error().unwrap();
+        assert_eq!(refused.code().code(), "25000");
+        contains(
+            refused.hint().unwrap(),
+            "SET default_transaction_isolation = 'read committed'",
+        );
+    }
+}

@@ -389,7 +389,7 @@ async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_in
         let (port, name) = (proxy.port(), db.name());
         let url = format!("postgres://postgres@127.0.0.1:{port}/{name}");
         let function = function(&url).await;
-        proxy.harm_when_said("COMMIT", harm);
+        proxy.harm_when_said("COMMIT\0", harm);
         let bodies = [check(1), check(2), check(3)];
         let batch = sqs_of(
             queue,

@@ -723,7 +723,7 @@ async fn a_database_whose_transactions_keep_a_snapshot_is_reported() {
     breaking(&client, &alter).await;
     let remedy = examine(&db).await.finds(
         "isolation",
-        "problem",
+        "warning",
         &["default_transaction_isolation is repeatable read"],
     );
     mend(&db, &db.client().await, &remedy).await;

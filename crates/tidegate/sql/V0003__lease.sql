@@ -153,7 +153,8 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'transaction_isolation: must be read committed, because each statement of a lease must see earlier leases, got %',
-            current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
+            current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state',
+                  HINT = format('ALTER ROLE %I SET default_transaction_isolation = ''read committed''', session_user);
     END IF;
     taken := 0;
     IF worker <> token AND EXISTS (SELECT FROM tidegate.lease_cut) THEN

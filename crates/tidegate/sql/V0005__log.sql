@@ -48,7 +48,8 @@ CREATE FUNCTION tidegate.one_at_a_time() RETURNS void
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'transaction_isolation: must be READ COMMITTED, got %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state';
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = format('ALTER ROLE %I SET default_transaction_isolation = ''read committed''', session_user);
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;

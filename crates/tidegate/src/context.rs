@@ -19,7 +19,7 @@ use tokio_postgres::SimpleQueryStream;
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::connect::{Client, Database, OnQueue, Pooled, Queryable};
+use crate::connect::{BEGIN, Client, Database, OnQueue, Pooled, Queryable};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, Publishable};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
@@ -465,7 +465,7 @@ impl Context {
             .as_millis()
             .min(i32::MAX as u128);
         let opening = format!(
-            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
+            "{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
              SET LOCAL client_connection_check_interval = '5s'"
         );
         let begun = client.simple_query_raw(&opening).await.retryable()?;

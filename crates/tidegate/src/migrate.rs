@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::stored::{Order, Payloads, StoredSettings};
-use crate::connect::{Client, Database, OnQueue, Schema, Transaction};
+use crate::connect::{BEGIN, Client, Database, OnQueue, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::{Queryable, Redeclared, Targets};
@@ -281,7 +281,7 @@ impl<'a> Migrate<'a> {
         let guard = self.database.connect().await?;
         check_server(&guard).await?;
         lock(&guard, self.database.schema()).await?;
-        let mut client = self.database.connect().await?;
+        let mut client = self.database.session().await?;
         let mut client = Patient::new(&mut client, &guard);
         let mut applied = Vec::new();
         let mut tries = 1;
@@ -421,7 +421,7 @@ pub(crate) async fn first_row(
     sql: &str,
     values: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<Option<Row>> {
-    let OnQueue { client, schema } = client.on_queue();
+    let OnQueue { client, schema, .. } = client.on_queue();
     let rows = client.query_typed(&schema.written(sql), values).await;
     let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
     Ok(rows.into_iter().next())
@@ -481,7 +481,7 @@ async fn roles_are_in_use(client: &Client) -> Result<bool> {
 /// that holds it.
 async fn lock(guard: &Client, schema: &Schema) -> Result<()> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
-    guard.batch_execute("BEGIN").await.map_err(failed)?;
+    guard.batch_execute(BEGIN).await.map_err(failed)?;
     let key = format!("hashtext('{}') & 2147483647", schema.name());
     let sql = format!("SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, {key}) THEN '' ELSE coalesce((
                       SELECT {SESSION}

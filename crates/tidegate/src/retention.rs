@@ -179,7 +179,7 @@ pub async fn cleanup(
     hooks: CleanupHooks,
 ) -> Result<CleanupReport> {
     options.check()?;
-    let client = database.connect().await?;
+    let client = database.session().await?;
     let mut steps = Steps::new(options.budget, hooks.stop);
     let mut report = CleanupReport {
         dry_run: options.dry_run,

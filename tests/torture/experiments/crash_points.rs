@@ -140,7 +140,7 @@ impl Write {
         match self {
             Self::Complete => "tidegate.complete(",
             Self::Finalize => "tidegate.finalize_leased(",
-            Self::Commit => "COMMIT",
+            Self::Commit => "COMMIT\0",
             Self::CompleteAndCommit => "tidegate.complete_held(",
         }
     }

@@ -117,7 +117,7 @@ impl Verb for ForgetRequest {
     async fn run(&self, service: &Service) -> Result<ForgetReport> {
         let records = service.records();
         check(self, records)?;
-        let mut client = service.database.connect().await?;
+        let mut client = service.database.session().await?;
         let mut report = ForgetReport {
             dry_run: self.dry_run,
             ..ForgetReport::default()

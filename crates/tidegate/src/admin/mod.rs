@@ -107,7 +107,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     /// # Errors
     /// As [`Verb::on`].
     fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report>> + Send {
-        async { self.on(&service.database.connect().await?).await }
+        async { self.on(&service.database.session().await?).await }
     }
 
     /// Does it for a caller who has this time, and is gone afterwards. A verb with a budget watches the time

@@ -46,6 +46,6 @@ impl Verb for RetireRequest {
             let text = format!("kind: {other}, got {:?}", self.kind);
             return Err(Error::Invalid(text));
         }
-        self.on(&service.database.connect().await?).await
+        self.on(&service.database.session().await?).await
     }
 }

@@ -209,7 +209,7 @@ impl Change<'_> {
     /// changed before the error stays changed.
     pub(super) async fn run(&self, database: &Database) -> Result<Pages> {
         let limit = self.select.limit()?;
-        let client = database.connect().await?;
+        let client = database.session().await?;
         if self.select.dry_run && limit <= DIGESTED {
             return self.look(&client, limit).await;
         }

@@ -51,6 +51,7 @@ pub mod requests {
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
 use self::login::Login;
+pub(crate) use self::schema::BEGIN;
 pub use self::schema::{Client, Schema, Transaction};
 #[doc(hidden)]
 pub use self::schema::{OnQueue, Queryable};
@@ -342,6 +343,25 @@ impl Database {
         };
         let client = self.logins.open(&mut place).await?;
         Ok(Client::new(client, self.schema.clone()))
+    }
+
+    /// Opens a connection for statements of the queue, each of which is a transaction at READ COMMITTED,
+    /// whatever the default of the login is. The default is asked for once.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub(crate) async fn session(&self) -> Result<Client> {
+        let client = self.connect().await?;
+        let begins = self.logins.begins.get_or_try_init(async || {
+            let sql = "SELECT current_setting('default_transaction_isolation') <> 'read committed'";
+            let rows = client
+                .query_typed(sql, &[])
+                .await
+                .map_err(Error::at("connect"))?;
+            Ok::<bool, Error>(rows.first().is_some_and(|row| row.get(0)))
+        });
+        let begins = *begins.await?;
+        Ok(client.beginning(begins))
     }
 
     /// Returns a connection of the handlers' pool, which returns to the pool when dropped.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use tokio_postgres::{Error as Failure, GenericClient};
+use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel};
 
 use crate::config::{Lookup, environment};
 use crate::error::{Error, Result};
@@ -164,23 +164,41 @@ impl std::fmt::Debug for Schema {
 /// [`tokio_postgres::Client`] that it is.
 #[derive(Debug)]
 pub struct Client {
-    client: tokio_postgres::Client,
+    session: tokio_postgres::Client,
     schema: Schema,
+    /// Whether each statement of the queue begins a transaction of its own.
+    begins: bool,
 }
+
+/// How each transaction of the queue begins. A wait for a lock that another transaction has means nothing if
+/// what it has written stays out of sight, which is how it is on the other levels of isolation.
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 impl Client {
     /// Takes a connection for the queue of a schema.
     pub fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
-        Self { client, schema }
+        Self {
+            session: client,
+            schema,
+            begins: false,
+        }
     }
 
-    /// Begins a transaction, which rolls back when it is dropped.
+    /// Says that this login's own transactions begin at another level of isolation. Whoever begins
+    /// transactions by hand must not say it.
+    pub(super) fn beginning(self, begins: bool) -> Self {
+        Self { begins, ..self }
+    }
+
+    /// Begins a transaction at READ COMMITTED, which rolls back when it is dropped.
     ///
     /// # Errors
     /// When the database fails.
     pub async fn transaction(&mut self) -> Result<Transaction<'_>, Failure> {
+        let begin = self.session.build_transaction();
+        let begin = begin.isolation_level(IsolationLevel::ReadCommitted);
         Ok(Transaction {
-            transaction: self.client.transaction().await?,
+            transaction: begin.start().await?,
             schema: self.schema.clone(),
         })
     }
@@ -195,8 +213,10 @@ impl Client {
     /// # Errors
     /// When the database fails.
     pub(crate) async fn begin_look(&self, settings: &str) -> Result<(), Failure> {
-        let begin = format!("BEGIN READ ONLY; SET LOCAL jit = off; {settings}");
-        self.client.batch_execute(&begin).await
+        let begin = format!(
+            "{BEGIN} READ ONLY; SET LOCAL jit = off; SET LOCAL IntervalStyle = postgres; {settings}"
+        );
+        self.session.batch_execute(&begin).await
     }
 }
 
@@ -211,13 +231,13 @@ impl Deref for Client {
     type Target = tokio_postgres::Client;
 
     fn deref(&self) -> &Self::Target {
-        &self.client
+        &self.session
     }
 }
 
 impl DerefMut for Client {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.client
+        &mut self.session
     }
 }
 
@@ -258,6 +278,8 @@ impl<'a> Deref for Transaction<'a> {
 pub struct OnQueue<'a> {
     pub(crate) client: &'a tokio_postgres::Client,
     pub(crate) schema: &'a Schema,
+    /// Whether each statement begins a transaction of its own, and ends it.
+    pub(crate) begins: bool,
 }
 
 impl Deref for OnQueue<'_> {
@@ -283,6 +305,7 @@ impl Schema {
         OnQueue {
             client: client.client(),
             schema: self,
+            begins: false,
         }
     }
 }
@@ -295,7 +318,10 @@ impl Queryable for OnQueue<'_> {
 
 impl Queryable for Client {
     fn on_queue(&self) -> OnQueue<'_> {
-        self.schema.on(&self.client)
+        OnQueue {
+            begins: self.begins,
+            ..self.schema.on(&self.session)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit};
 use tokio_postgres::{CancelToken, Client};
 
 use super::login::{Failure, Login};
@@ -50,6 +50,8 @@ pub(super) struct Logins {
     /// Held during a read from the source, so that many connections with a changed password read it only
     /// once.
     latest: Mutex<Option<Latest>>,
+    /// Whether the login's own transactions begin at another level than READ COMMITTED.
+    pub(super) begins: OnceCell<bool>,
 }
 
 struct Latest {
@@ -63,6 +65,7 @@ impl Logins {
         Self {
             source,
             latest: Mutex::default(),
+            begins: OnceCell::new(),
         }
     }
 

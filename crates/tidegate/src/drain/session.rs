@@ -44,7 +44,7 @@ impl Session {
             client
         } else {
             self.opened += 1;
-            self.database.connect().await?
+            self.database.session().await?
         };
         Ok((self.client.insert(client), self.opened))
     }

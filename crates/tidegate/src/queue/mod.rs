@@ -36,8 +36,8 @@ pub use self::service::*;
 pub use self::slot::*;
 pub use self::statement::Statement;
 pub use self::target::*;
-use crate::connect::OnQueue;
 pub use crate::connect::Queryable;
+use crate::connect::{BEGIN, OnQueue};
 use crate::error::{Error, Result};
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
@@ -69,10 +69,23 @@ pub async fn query(
 ) -> Result<Vec<Row>> {
     let types = statement.params.iter().cloned();
     let params: Vec<_> = values.iter().copied().zip(types).collect();
-    let OnQueue { client, schema } = client.on_queue();
+    let OnQueue {
+        client,
+        schema,
+        begins,
+    } = client.on_queue();
     let text = schema.text(statement.text);
     // On the heap, because each of its callers would hold it.
-    let answer = Box::pin(client.query_typed(&text, &params));
+    let answer = Box::pin(async {
+        let answer = client.query_typed(&text, &params);
+        if !begins {
+            return answer.await;
+        }
+        // All three travel in one round trip.
+        let (begin, commit) = (client.batch_execute(BEGIN), client.batch_execute("COMMIT"));
+        let (opened, rows, ended) = futures_util::future::join3(begin, answer, commit).await;
+        opened.and(rows).and_then(|rows| ended.map(|()| rows))
+    });
     within_limit(statement.name, answer).await
 }
 
