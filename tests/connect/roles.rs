@@ -725,3 +725,19 @@ async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made(
             .roles
     );
 }
+
+#[tokio::test]
+async fn a_queue_whose_rows_are_hidden_is_not_empty() {
+    let world = World::new().await;
+    let admin = world.db.client().await;
+    let hide = "ALTER TABLE tidegate.event_queue ENABLE ROW LEVEL SECURITY";
+    admin.batch_execute(hide).await.unwrap();
+    let drain = Cli::at(&as_user(&world.db.url, &world.login(Drain)));
+    let cure = "ALTER TABLE tidegate.event_queue DISABLE ROW LEVEL SECURITY;";
+    drain.run(&["drain"]).await.failed(1, &[cure]);
+    let found = Cli::at(&world.db.url).run(&["doctor"]).await.stdout;
+    support::contains(&found, "row security on event_queue");
+    support::contains(&found, cure);
+    admin.batch_execute(cure).await.unwrap();
+    assert_eq!(drain.run(&["drain"]).await.code, Some(0));
+}

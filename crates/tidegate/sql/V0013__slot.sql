@@ -178,8 +178,17 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, name text,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean)
     LANGUAGE plpgsql AS $$
+DECLARE
+    closed text;
 BEGIN
     PERFORM tidegate.refuse_copy();
+    -- Tables whose rows are hidden from this login look empty.
+    SELECT string_agg(format('ALTER TABLE tidegate.%I DISABLE ROW LEVEL SECURITY;', c.relname), ' ' ORDER BY c.relname) INTO closed
+      FROM pg_class AS c
+     WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relrowsecurity AND row_security_active(c.oid);
+    IF closed IS NOT NULL THEN
+        RAISE EXCEPTION 'row_security: must be off, because it hides events from drains: %', closed USING ERRCODE = 'insufficient_privilege';
+    END IF;
     repeated := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN

@@ -13,6 +13,9 @@ use crate::queue::statement::statements;
 /// compared by `make schema CHECK=1`.
 pub const EXPECTED: &str = include_str!("../../sql/catalog.txt");
 
+/// How the line of a table begins whose rows are hidden from some logins.
+const ROW_SECURITY: &str = "row security on ";
+
 /// What separates the name of a thing from its definition in a line.
 const SEPARATOR: &str = ": ";
 
@@ -69,6 +72,9 @@ WITH relation AS (
     SELECT format('trigger %s.%s', w.name, t.tgname),
            pg_get_triggerdef(t.oid) || CASE WHEN t.tgenabled = 'O' THEN '' ELSE ' DISABLED' END
       FROM whole AS w JOIN pg_trigger AS t ON t.tgrelid = w.oid AND NOT t.tgisinternal
+    UNION ALL
+    SELECT 'row security on ' || c.relname, ''
+      FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('tidegate') AND c.relrowsecurity
     UNION ALL
     SELECT format('function %s(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),
            concat_ws(' ', '(' || pg_get_function_arguments(p.oid) || ')', 'RETURNS ' || pg_get_function_result(p.oid),
@@ -156,7 +162,7 @@ fn halves(line: &str) -> (&str, &str) {
 impl Drift {
     /// Whether something that the queue relies on is missing or changed.
     pub(super) fn is_harmful(&self) -> bool {
-        self.expected.is_some()
+        self.expected.is_some() || self.what.starts_with(ROW_SECURITY)
     }
 
     /// Describes the difference.
@@ -186,6 +192,12 @@ impl Drift {
 }
 
 fn dropping(sort: &str, name: &str) -> Option<String> {
+    if let Some(table) = name.strip_prefix("security on ") {
+        let table = quoted(table);
+        return Some(format!(
+            "ALTER TABLE tidegate.{table} DISABLE ROW LEVEL SECURITY;"
+        ));
+    }
     Some(match (sort, name.split_once('.')) {
         ("index", _) => format!("DROP INDEX tidegate.{};", quoted(name)),
         ("trigger", Some((table, name))) => {
