@@ -856,3 +856,19 @@ async fn ids_that_would_be_drawn_twice_are_reported_and_passed_by_the_remedy() {
     let id: i64 = client.query_one(publish, &[]).await.unwrap().get(0);
     assert_eq!(id, 7001);
 }
+
+#[tokio::test]
+async fn a_database_that_cannot_store_every_text_is_refused() {
+    let db = support::empty_database().await;
+    let name = format!("{}_ascii", db.name());
+    let make = format!(
+        "CREATE DATABASE {name} ENCODING SQL_ASCII TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    );
+    db.client().await.batch_execute(&make).await.unwrap();
+    let (server, _) = db.direct().rsplit_once('/').unwrap();
+    let cli = Cli::at(&format!("{server}/{name}"));
+    let why = "the database must be in UTF8, got SQL_ASCII";
+    cli.run(&["migrate"]).await.failed(1, &[why]);
+    let examined = cli.run(&["doctor"]).await;
+    contains(&examined.stdout, why);
+}

@@ -429,13 +429,21 @@ pub(crate) async fn first_row(
 
 /// Checked before anything is changed. Half a schema is useless on a server that cannot run the other half.
 async fn check_server(client: &Client) -> Result<()> {
-    let sql =
-        "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
+    let sql = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('server_encoding')";
     let Some(row) = first_row(client, sql, &[]).await? else {
         return Ok(());
     };
     let number: i32 = row.get(1);
-    refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)
+    refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)?;
+    refuse_encoding(row.get(2)).map_err(Error::Migrate)
+}
+
+/// Returns what is wrong with a database of this encoding, if anything. What it stores must be text here.
+pub(crate) fn refuse_encoding(encoding: &str) -> Result<(), String> {
+    match encoding {
+        "UTF8" => Ok(()),
+        other => Err(format!("the database must be in UTF8, got {other}")),
+    }
 }
 
 /// Returns what is wrong with a server of this version, if anything. `number` has the form of

@@ -9,7 +9,7 @@ use super::finding::Wrong;
 use super::{Finding, IS_MIGRATED, Probe};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
-use crate::migrate::refuse_old_server;
+use crate::migrate::{refuse_encoding, refuse_old_server};
 use crate::queue::statement::statements;
 
 statements! {
@@ -25,13 +25,17 @@ SELECT k.kind, (k.policy->>'handler_timeout_ms')::bigint
 }
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
-    let names = ["server_version", "server_version_num"];
+    let names = ["server_encoding", "server_version", "server_version_num"];
     let settings = probe.settings(&names, |_| true).await?;
-    let [version, number] = &settings[..] else {
+    let [encoding, version, number] = &settings[..] else {
         return Err(Error::Unreadable("settings: no version".to_owned()));
     };
     let number = number.get::<_, String>(1).parse().unwrap_or(0);
-    Ok(judge_version(&version.get::<_, String>(1), number))
+    let (encoding, version): (String, String) = (encoding.get(1), version.get(1));
+    Ok(match refuse_encoding(&encoding) {
+        Ok(()) => judge_version(&version, number),
+        Err(why) => Finding::beyond_us(why),
+    })
 }
 
 fn judge_version(version: &str, number: u32) -> Finding {
