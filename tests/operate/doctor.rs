@@ -8,13 +8,14 @@ use std::time::Duration;
 use crate::look::run;
 use serde_json::Value;
 use test_support::cli::{Cli, Ran};
-use test_support::probe::number;
+use test_support::probe::{Probe, ProbeApp, act, drain, number, options, pair, publish};
 use test_support::{
     self as support, TestDb, begins, contains, lease_away, project_file, rows, wait_until,
 };
 use tidegate::connect::Client;
 use tidegate::doctor::{self, State, Target};
-use tidegate::{Database, DrainOptions, Event as _, NewEvent, queue};
+use tidegate::migrate::Migrate;
+use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent, queue};
 use tidegate_job::app;
 use tokio_postgres::NoTls;
 use tokio_postgres::types::{ToSql, Type};
@@ -855,6 +856,60 @@ async fn ids_that_would_be_drawn_twice_are_reported_and_passed_by_the_remedy() {
     let publish = "SELECT id FROM tidegate.publish('case_opened', NULL)";
     let id: i64 = client.query_one(publish, &[]).await.unwrap().get(0);
     assert_eq!(id, 7001);
+}
+
+#[tokio::test]
+async fn compatibility_settings_of_a_role_have_no_influence() {
+    if support::cannot_be_pooled("a pooler's sessions keep the settings that they began with") {
+        return;
+    }
+    let db = support::empty_database().await;
+    let client = db.client().await;
+    for setting in [
+        "array_nulls = off",
+        "quote_all_identifiers = on",
+        "IntervalStyle = sql_standard",
+        "standard_conforming_strings = off",
+        "DateStyle = 'German, DMY'",
+        "TimeZone = 'Asia/Kathmandu'",
+        "backslash_quote = off",
+    ] {
+        let set = format!("ALTER DATABASE {} SET {setting}", db.name());
+        client.batch_execute(&set).await.unwrap();
+    }
+    let database = db.database();
+    Migrate::new(&database, Probe::KINDS).run().await.unwrap();
+    publish(
+        &db.client().await,
+        [act("a"), act("b").group("g"), pair("c")],
+    )
+    .await;
+    let app = ProbeApp::new(|_, ctx| {
+        Box::pin(async move { ctx.transaction().await?.complete(Done::ok()).await })
+    });
+    assert_eq!(drain(&db, &app, &options()).await.completed, 3);
+    for line in [
+        "replay --reason r --since 1h --kind act",
+        "cancel --reason r --kind act",
+        "cleanup",
+        "retention act --completed 36h --reason r",
+        "status",
+        "show 1",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ran = run(&db, &words).await;
+        assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+    }
+    let kinds = run(&db, &["retention", "act", "--json"]).await.document();
+    assert_eq!(kinds["kinds"][0]["retention_completed"], "1 day 12:00:00");
+    let other = db.client().await;
+    let unread = "SELECT count(*) FROM tidegate.log_partitions() WHERE lower_bound = '-infinity' AND upper_bound = 'infinity'";
+    assert_eq!(number(&other, unread).await, 0);
+    let quoted = "SELECT count(*) FROM pg_proc AS p, unnest(p.proconfig) AS c WHERE p.pronamespace = 'tidegate'::regnamespace AND c LIKE '%\"%'";
+    assert_eq!(number(&other, quoted).await, 0);
+    for check in ["log partitions", "sessions", "schema drift"] {
+        examine(&db).await.is_ok(check);
+    }
 }
 
 #[tokio::test]

@@ -27,9 +27,9 @@ CREATE FUNCTION tidegate.log_partitions() RETURNS TABLE (partition text, lower_b
     LANGUAGE sql STABLE SECURITY DEFINER SET datestyle = 'ISO' AS $$
     SELECT c.relname::text,
            CASE WHEN b.bound <> 'DEFAULT' THEN
-                coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END,
+                coalesce(substring(b.bound FROM 'FROM [(]''([^'']+)''[)]')::timestamptz, '-infinity') END,
            CASE WHEN b.bound <> 'DEFAULT' THEN
-                coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END
+                coalesce(substring(b.bound FROM 'TO [(]''([^'']+)''[)]')::timestamptz, 'infinity') END
       FROM pg_inherits AS i
       JOIN pg_class AS c ON c.oid = i.inhrelid
      CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)

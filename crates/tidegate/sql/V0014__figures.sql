@@ -89,7 +89,7 @@ CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets inte
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
-    bounds CONSTANT bigint[] := '{NULL,3600000,600000,120000,30000,5000,1000,250,50}';
+    bounds CONSTANT bigint[] := ARRAY[NULL, 3600000, 600000, 120000, 30000, 5000, 1000, 250, 50];
 BEGIN
     IF kinds IS NULL THEN
         RETURN;
@@ -159,7 +159,7 @@ CREATE FUNCTION tidegate.count_completed(kind text, attempts integer, created_at
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
-    within CONSTANT bigint := ('{NULL,3600000,600000,120000,30000,5000,1000,250,50}'::bigint[])
+    within CONSTANT bigint := (ARRAY[NULL, 3600000, 600000, 120000, 30000, 5000, 1000, 250, 50]::bigint[])
         [width_bucket(tstzrange_subdiff(created_at, instant), tidegate.latency_bounds()) + 1];
     latency CONSTANT bigint :=
         CASE WHEN isfinite(created_at) THEN least(greatest(tstzrange_subdiff(instant, created_at), 0), 1e14) * 1000 ELSE 0 END;

@@ -128,11 +128,10 @@ impl Verb for RetentionRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<RetentionReport> {
-        let client = service.database.connect().await?;
         if self.changes() {
-            self.set(&client).await?;
+            self.set(&service.database.session().await?).await?;
         }
-        let kinds = self.kinds(&client).await?;
+        let kinds = self.kinds(&service.looking().await?).await?;
         Ok(RetentionReport { kinds })
     }
 }

@@ -24,7 +24,7 @@ statements! {
     PLAIN_WORDING: "plain_wording" [] = "\
 SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('IntervalStyle', 'postgres', true),
        set_config('DateStyle', 'ISO, YMD', true), set_config('TimeZone', 'UTC', true),
-       set_config('quote_all_identifiers', 'off', true)";
+       set_config('quote_all_identifiers', 'off', true), set_config('standard_conforming_strings', 'on', true)";
 
     /// The schema as lines, one for each object that a migration creates, with the same wording in Postgres
     /// 15 to 18.

@@ -76,7 +76,7 @@ SELECT format('replication slot %s, %s, is %s transactions behind', s.slot_name,
     pub(super) SESSIONS: "sessions" [] = "\
 SELECT format('session %s of %s %s for %s s%s%s', s.pid, coalesce(s.usename, 'nobody'), s.what,
               round(extract(epoch FROM statement_timestamp() - s.since)), s.behind,
-              ': ' || nullif(left(regexp_replace(regexp_replace(s.query, '''[^'']*''', '''…''', 'g'), '\\s+', ' ', 'g'), 100), '')),
+              ': ' || nullif(left(regexp_replace(regexp_replace(s.query, '''[^'']*''', '''…''', 'g'), '[[:space:]]+', ' ', 'g'), 100), '')),
        format('SELECT pg_terminate_backend(%s);', s.culprit)
   FROM (SELECT a.pid, a.usename, a.query, a.pid AS culprit, '' AS behind, 'has been ' || a.state AS what, a.state_change AS since
           FROM pg_catalog.pg_stat_activity AS a

@@ -127,10 +127,14 @@ impl AsyncQuery<Vec<Migration>> for Patient<'_> {
 
 impl AsyncMigrate for Patient<'_> {}
 
-/// Limits the waits of this transaction, and returns the process that runs it. (Behind a pooler, every
+/// Sets up this transaction: its waits are limited. Returns the process that runs it. (Behind a pooler, every
 /// transaction may have another.)
 async fn limit_waits(transaction: &Transaction<'_>) -> Result<i32, tokio_postgres::Error> {
-    let limit = format!("SET LOCAL lock_timeout = '{}ms'", LOCK_TIMEOUT.as_millis());
+    // The other two are those under which the files are written.
+    let limit = format!(
+        "SET LOCAL lock_timeout = '{}ms'; SET LOCAL standard_conforming_strings = on; SET LOCAL quote_all_identifiers = off",
+        LOCK_TIMEOUT.as_millis()
+    );
     transaction.batch_execute(&limit).await?;
     let sql = "SELECT pg_backend_pid()";
     let rows = transaction.query_typed(sql, &[]).await?;
