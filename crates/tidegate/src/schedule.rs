@@ -4,6 +4,8 @@
 //! The time zone table is this crate's own, not the system's. Any program that drains may compute a slot, and
 //! all programs must get the same result.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use croner::Cron;
@@ -203,13 +205,22 @@ impl Calendar {
                 every => Err(format!("every: must be 1 second or longer, got {every:?}")),
             };
         };
+        let refused = |error: &dyn Display| {
+            format!(
+                "cron: must be five fields such as 30 2 * * MON-FRI, or @daily, got {expression:?}: {error}"
+            )
+        };
+        // Of a list without a minute the parser looks at each hour of three thousand years.
+        let mut elements = expression.split([',', ' ', '\t']);
+        if expression.contains(',') && elements.any(str::is_empty) {
+            return Err(refused(&"an element of a list is empty"));
+        }
         let parser = CronParser::builder()
             .seconds(Seconds::Disallowed)
             .year(Year::Disallowed)
             .build();
-        let cron = parser.parse(expression).map_err(|error| {
-            format!("cron: must be five fields such as 30 2 * * MON-FRI, or @daily, got {expression:?}: {error}")
-        })?;
+        let cron = parser.parse(&as_crontab(expression));
+        let cron = cron.map_err(|error| refused(&error))?;
         Ok(Self::Cron(Box::new(cron), zone(&times.time_zone)?))
     }
 
@@ -243,11 +254,28 @@ impl Calendar {
     }
 }
 
+/// Returns an expression in which a field of days begins with `*` as crontab(5) means it: such a field does
+/// not choose days of its own, it thins out those of the other. The parser takes either.
+fn as_crontab(expression: &str) -> Cow<'_, str> {
+    let fields: Vec<&str> = expression.split_whitespace().collect();
+    match fields[..] {
+        [minute, hour, day, month, weekday]
+            if (day.starts_with("*/") || weekday.starts_with("*/"))
+                && !weekday.starts_with('+') =>
+        {
+            format!("{minute} {hour} {day} {month} +{weekday}").into()
+        }
+        _ => expression.into(),
+    }
+}
+
 fn zone(name: &str) -> Result<TimeZone, String> {
     if name == "UTC" {
         return Ok(TimeZone::UTC);
     }
-    TimeZoneDatabase::bundled().get(name).map_err(|_| {
+    let known = TimeZoneDatabase::bundled().get(name).ok();
+    // `Etc/Unknown` is a name, too, of a zone that nobody knows.
+    known.filter(|zone| !zone.is_unknown()).ok_or_else(|| {
         format!("time_zone: must be a name of the IANA database such as Europe/Kyiv, got {name:?}")
     })
 }
@@ -569,6 +597,27 @@ mod tests {
     }
 
     #[test]
+    fn a_day_field_with_a_star_thins_out_the_other_as_crontab_has_it() {
+        for (expression, days) in [
+            ("0 0 */10 11 1-5", vec!["11"]),
+            ("0 0 1-10 11 */3", vec!["01", "04", "07", "08"]),
+            ("0 0 */10 11 *", vec!["01", "11", "21"]),
+            ("0 0 10 11 MON", vec!["02", "09", "10", "16", "23", "30"]),
+        ] {
+            let found = slots(
+                &calendar(expression, "UTC"),
+                "2026-10-31T12:00:00Z",
+                "2026-12-01T00:00:00Z",
+            );
+            let days: Vec<String> = days
+                .iter()
+                .map(|day| format!("2026-11-{day}T00:00:00Z"))
+                .collect();
+            assert_eq!(found, days, "{expression}");
+        }
+    }
+
+    #[test]
     fn an_interval_has_fixed_instants_whenever_it_was_begun() {
         let calendar = Calendar::Every(7_200);
         assert_eq!(
@@ -587,6 +636,11 @@ mod tests {
             (("61 * * * *", "UTC"), "cron: must be five fields"),
             (("* * * * * *", "UTC"), "cron: must be five fields"),
             (("", "UTC"), "cron: must be five fields"),
+            ((", * * * *", "UTC"), "an element of a list is empty"),
+            (("* , * * *", "UTC"), "an element of a list is empty"),
+            (("1,,2 * * * *", "UTC"), "an element of a list is empty"),
+            (("0 0 1, * *", "UTC"), "an element of a list is empty"),
+            (("0 0 * * *", "Etc/Unknown"), "time_zone: must be a name"),
             (("0 0 30 2 *", "UTC"), "cron: must be due at some time"),
             (("0 0 * * *", "Europe/Kiev2"), "time_zone: must be a name"),
             (("0 0 * * *", "+02:00"), "time_zone: must be a name"),
