@@ -112,12 +112,14 @@ impl Migrations {
     /// Returns the migrations as they are applied to this schema.
     fn parsed(&self, schema: &Schema) -> Result<Vec<Migration>> {
         let parsed = self.files.iter().map(|(path, sql)| {
+            // A checkout may have other ends of lines, and is the same migration.
+            let sql = &*sql.replace("\r\n", "\n");
             let name = path.rsplit('/').next().unwrap_or(path);
             let name = name.strip_suffix(".sql").unwrap_or(name);
             let tables = if self.grants.is_none() {
                 &parts(sql).0
             } else {
-                *sql
+                sql
             };
             Migration::unapplied(name, &schema.written(tables)).map_err(|_| {
                 let form = "must be called V, a number, __ and words, such as V1__orders.sql";
@@ -656,6 +658,35 @@ mod tests {
             grants,
             "GRANT SELECT\n    ON t TO r;\nGRANT DELETE ON t TO r;\n"
         );
+    }
+
+    #[test]
+    fn a_file_with_other_ends_of_lines_is_the_same_migration() {
+        let parsed = |sql: &'static str, grants: bool| {
+            let files: &[(&str, &str)] = Box::leak(Box::new([("V1__a.sql", sql)]));
+            let tables = Migrations::of_files("tidegate.a_migrations", files);
+            let tables = if grants {
+                tables.with_grants_within()
+            } else {
+                tables
+            };
+            let migrations = tables.parsed(&Schema::default()).unwrap();
+            (
+                migrations[0].checksum(),
+                tables.all_grants().replace('\r', ""),
+            )
+        };
+        for grants in [false, true] {
+            let unix = parsed(
+                "CREATE TABLE t (\n    a text);\nGRANT SELECT\n  ON t TO r;\n",
+                grants,
+            );
+            let windows = parsed(
+                "CREATE TABLE t (\r\n    a text);\r\nGRANT SELECT\r\n  ON t TO r;\r\n",
+                grants,
+            );
+            assert_eq!(unix, windows, "{grants}");
+        }
     }
 
     #[test]
