@@ -150,7 +150,9 @@ def reference():
     alarms = {name for file in templates for name in re.findall(r'AlarmName: !Sub "?\$\{(?:AWS::StackName|Base)\}-([a-z-]+)', file.read_text())}
     doctors = set(re.findall(r'(?:of_server|of_queue|told)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
     shown = set(re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1].split(", "))
-    sent = {json.loads(file.read_text()).get("action") for file in (ROOT / "events").glob("*.json")} - {None}
+    files = [json.loads(file.read_text()) for file in (ROOT / "events").glob("*.json")]
+    # A pipe sends an array.
+    sent = {one.get("action") for file in files for one in (file if isinstance(file, list) else [file])} - {None}
     given, words = codes()
     metrics = set(re.findall(r'^(?:emf "|prometheus )(\w+)', golden("metrics.txt"), re.MULTILINE))
     # What there is, the page and its section, what is told of it, and of these, what could be made up.

@@ -30,8 +30,8 @@ NEXT = """Building the command line and the samples: minutes the first time, sec
 ANSWER_LIMIT_S = 60
 # Before the schema exists, there is nothing to drain or count.
 FIRST = ["migrate.json", "drain.json"]
-# Sources of messages. The first two receive the list of messages to redeliver.
-TOLD_WHAT_FAILED = ["sqs"]
+# Sources of messages. These receive the list of messages to redeliver.
+TOLD_WHAT_FAILED = ["sqs", "pipe_messages"]
 MESSAGES = ["sns", "eventbridge"]
 # The report of a change to a service names the kind of change.
 SERVICE = ["pause_service", "resume_service", "limit_service"]
@@ -142,7 +142,10 @@ def _faults(file, answer):
         return [] if report == {"batchItemFailures": []} else ["messages were not taken in"]
     # The schedule's payload contains no action of ours: a tick is a drain.
     default = "receive" if file.stem in MESSAGES else "drain"
-    action = file.stem if file.stem in SERVICE else json.loads(file.read_text()).get("action", default)
+    asked = json.loads(file.read_text())
+    # A pipe sends an array.
+    asked = asked[0] if isinstance(asked, list) else asked
+    action = file.stem if file.stem in SERVICE else asked.get("action", default)
     if not isinstance(report, dict) or report.get("action") != action:
         return [f"the answer is no report of the action {action!r}"]
     if file.name == "drain.json" and not report.get("leased"):

@@ -78,6 +78,20 @@ impl Bearer {
     }
 }
 
+/// Returns the messages that a pipe of `EventBridge` passes on in the envelope in which SQS itself delivers
+/// them, and anything else as it is. A pipe sends a bare array of records.
+pub(crate) fn enveloped(payload: Json) -> Json {
+    let records = payload.read::<Vec<BTreeMap<String, Json>>>();
+    let is_record = |record: &BTreeMap<String, Json>| record.contains_key("eventSource");
+    match records {
+        Ok(records) if records.first().is_some_and(is_record) => {
+            let envelope = BTreeMap::from([("Records", &payload)]);
+            Json::of(&envelope).unwrap_or(payload)
+        }
+        _ => payload,
+    }
+}
+
 /// The decoder's own text may quote a message.
 fn decoded<T: DeserializeOwned>(payload: &Json) -> Result<T, Error> {
     payload.read().map_err(|_| {
@@ -262,6 +276,20 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&message.body), says);
             // The service gets its own id of the message back.
             assert_eq!(delivery.item, "m");
+        }
+    }
+
+    #[test]
+    fn a_pipe_passes_on_the_records_of_a_queue_without_their_envelope() {
+        let record = json!({"eventSource": "aws:sqs", "eventSourceARN": "arn:queue", "messageId": "m", "body": "{}"});
+        let piped = enveloped(json!([record, record]).into());
+        assert_eq!(opened(piped.read().unwrap()).len(), 2);
+        for other in [
+            json!([]),
+            json!([{"action": "drain"}]),
+            json!({"action": "drain"}),
+        ] {
+            assert_eq!(enveloped(other.clone().into()), other.into());
         }
     }
 

@@ -38,7 +38,7 @@ use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use envelope::Bearer;
+use envelope::{Bearer, enveloped};
 
 /// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
 /// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
@@ -279,9 +279,10 @@ async fn answer(
     let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
-    let payload = outline(&event.payload);
+    let event_payload = enveloped(event.payload);
+    let payload = outline(&event_payload);
     let answered = if let Some(bearer) = Bearer::of(&payload).map_err(refused)? {
-        let taking_in = intake::take_in(service, bearer, &event.payload, time, dead);
+        let taking_in = intake::take_in(service, bearer, &event_payload, time, dead);
         Box::pin(taking_in).await
     } else {
         let request = service.actions.request(payload).map_err(refused)?;

@@ -101,6 +101,13 @@ impl Actions {
             self.check("drain")?;
             return Ok(Request::Drain(DrainRequest::default()));
         }
+        let payload = match payload {
+            // A pipe of EventBridge always sends an array, with what its template makes of each message.
+            Value::Array(mut all) if all.iter().all(|one| is_bare(one) && *one == all[0]) => {
+                all.pop().unwrap_or_default()
+            }
+            payload => payload,
+        };
         let Value::Object(mut fields) = payload else {
             let list = self.list();
             let text = format!("invocation: must be an object with an action: {list}");
@@ -264,6 +271,12 @@ fn in_words(error: &str) -> String {
     format!("must be {expected}, got {got}")
 }
 
+/// Whether this is a request that is nothing but its action.
+fn is_bare(payload: &Value) -> bool {
+    let fields = payload.as_object();
+    fields.is_some_and(|fields| fields.len() == 1 && fields.contains_key("action"))
+}
+
 /// Whether this is a message from a schedule of `EventBridge`:
 /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>.
 pub fn is_scheduled_event(payload: &Value) -> bool {
@@ -371,6 +384,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pipe_sends_for_a_burst_of_messages_is_one_request() {
+        let one = decode(json!({"action": "drain"})).unwrap();
+        for burst in [1, 10] {
+            let sent = vec![json!({"action": "drain"}); burst];
+            assert_eq!(decode(sent.into()).unwrap(), one);
+        }
+    }
+
+    #[test]
     fn an_action_of_the_programs_own_has_fields_of_its_own() {
         let query = decode(json!({"action": "greet", "whom": "all"})).unwrap();
         let fields = json!({"whom": "all"});
@@ -443,6 +465,9 @@ mod tests {
             ),
             (json!({}), "action"),
             (json!([]), "action"),
+            (json!([{"action": "drain"}, {"action": "stats"}]), "action"),
+            (json!([{"action": "show", "id": 1}]), "action"),
+            (json!([{}, {}]), "action"),
             (json!({"action": 7}), "action"),
             (
                 json!({"action": "drain", "budget": "soon"}),
