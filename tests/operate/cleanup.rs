@@ -382,6 +382,7 @@ async fn b15_expired_and_dead_events_end_in_the_log_with_the_drains_codes() {
         VALUES ('act', '{\"name\": \"n\"}', 'g', 'c', 1, 5, clock_timestamp() + interval '1 hour', clock_timestamp() - interval '1 second'),
                ('pair', NULL, NULL, NULL, 5, 5, clock_timestamp(), NULL),
                ('note', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second');
+        UPDATE tidegate.event_queue SET lapses = 1 WHERE kind = 'pair';
         UPDATE tidegate.event_queue SET kind = 'unheard_of' WHERE kind = 'note';
         UPDATE tidegate.event_kind SET paused = true, retention_failed = '12 days' WHERE kind = 'act'";
     execute(&client, events).await;
@@ -777,4 +778,35 @@ async fn the_days_without_a_partition_are_found_in_one_look() {
     assert!(number(&client, days).await > 200);
     let looks = "SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = 'log_partitions'";
     assert_eq!(number(&client, looks).await, 1);
+}
+
+#[tokio::test]
+async fn an_event_that_may_have_fewer_attempts_than_it_has_had_was_not_abandoned() {
+    let (db, client) = probe().await;
+    let spend = "UPDATE tidegate.event_queue SET attempts = 2, max_attempts = 2";
+    let mut ids = Vec::new();
+    for by in ["drain", "poll", "cleanup"] {
+        let id = publish_acts(&client, 1).await[0];
+        client.batch_execute(spend).await.unwrap();
+        match by {
+            "drain" => {
+                let report = drain(
+                    &db,
+                    &ProbeApp::new(|_, _| Box::pin(async { Ok(Done::ok()) })),
+                    &options(),
+                )
+                .await;
+                assert_eq!((report.failed, report.abandoned), (0, 1), "{report:?}");
+            }
+            "poll" => client
+                .batch_execute("SELECT tidegate.poll('{act}')")
+                .await
+                .unwrap(),
+            _ => drop(clean(&db, |_| {}).await),
+        }
+        ids.push(id);
+    }
+    for id in ids {
+        assert_eq!(end_of(&client, id).await, "FAILED 2 attempts_exhausted");
+    }
 }

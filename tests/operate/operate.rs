@@ -533,7 +533,7 @@ async fn c10_follow_ups_that_were_never_published_are_published_by_the_replay_of
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.retried, report.published), (1, 0));
     // Its worker goes away on the last attempt, with what the first handler emitted unpublished.
-    let abandon = "UPDATE tidegate.event_queue SET attempts = 2, available_at = clock_timestamp()";
+    let abandon = "UPDATE tidegate.event_queue SET attempts = 2, lapses = 1, available_at = clock_timestamp()";
     client.execute(abandon, &[]).await.unwrap();
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.abandoned, report.published), (1, 0));

@@ -291,7 +291,7 @@ async fn who_cancels_many_events_ends_the_one_whose_payload_is_lost_without_it()
 async fn a_cleanup_ends_the_event_whose_payload_is_lost_without_it_and_all_others() {
     let (_db, client) = probe().await;
     let (lost, all) = around_a_lost_one(&client).await;
-    let over = "UPDATE tidegate.event_queue SET attempts = max_attempts";
+    let over = "UPDATE tidegate.event_queue SET attempts = max_attempts, lapses = 1";
     client.execute(over, &[]).await.unwrap();
     let swept = "SELECT abandoned FROM tidegate.sweep_events(0)";
     let swept: Vec<i64> = client.query_one(swept, &[]).await.unwrap().get(0);

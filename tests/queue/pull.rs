@@ -375,7 +375,10 @@ async fn what_no_handler_may_see_ends_within_the_poll() {
     );
     client.batch_execute(&sql).await.unwrap();
     assert_eq!(ids(&take(&client, 1).await), [published[3]]);
-    for (id, code) in published.iter().zip(["expired", "abandoned", "no_handler"]) {
+    for (id, code) in published
+        .iter()
+        .zip(["expired", "attempts_exhausted", "no_handler"])
+    {
         let end = end_of(&client, *id).await;
         let is_so = end.starts_with("FAILED ") && end.ends_with(code);
         assert!(is_so, "{end}, not {code}");

@@ -390,7 +390,8 @@ CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts OR q.lapses >= 10 THEN 2 ELSE 0 END,
+    SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1
+                      WHEN q.attempts >= q.max_attempts OR q.lapses >= 10 THEN 2 + (q.lapses = 0)::int ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
            q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
            extract(epoch FROM q.expires_at - l.taken_at)::double precision,

@@ -401,6 +401,7 @@ DECLARE
     cutoff constant timestamptz := moment - older_than;
     held int8multirange;
     due bigint[];
+    exhausted bigint[];
 BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
@@ -429,7 +430,10 @@ BEGIN
            AND q.created_at <= cutoff);
     IF NOT dry_run THEN
         expired := (tidegate.end_locked(expired, 'expired', 'not started before its deadline')).ended;
-        abandoned := (tidegate.end_locked(abandoned, 'abandoned', 'its worker went away on the last attempt')).ended;
+        exhausted := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (abandoned) AND q.lapses = 0 ORDER BY q.id);
+        abandoned := (tidegate.end_locked(ARRAY(SELECT a FROM unnest(abandoned) AS a WHERE a <> ALL (exhausted)), 'abandoned',
+                                          'its worker went away on the last attempt')).ended
+                     || (tidegate.end_locked(exhausted, 'attempts_exhausted', 'it has had as many attempts as it may have')).ended;
     END IF;
     given_up := tidegate.give_up(after, coalesce(last_id, 9223372036854775807), page, page, cutoff, dry_run, moment);
     IF NOT dry_run THEN

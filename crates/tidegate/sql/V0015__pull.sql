@@ -31,9 +31,11 @@ BEGIN
      CROSS JOIN LATERAL (SELECT q.id, q.kind, q.attempts + 1 AS attempt, q.max_attempts, q.lapses, q.expires_at
                            FROM tidegate.event_queue AS q WHERE q.id = h.id OFFSET 0) AS r
      CROSS JOIN LATERAL (
-           SELECT CASE WHEN r.kind <> ALL (kinds) THEN 'no_handler' WHEN r.expires_at <= moment THEN 'expired' ELSE 'abandoned' END,
+           SELECT CASE WHEN r.kind <> ALL (kinds) THEN 'no_handler' WHEN r.expires_at <= moment THEN 'expired'
+                       WHEN r.lapses = 0 THEN 'attempts_exhausted' ELSE 'abandoned' END,
                   CASE WHEN r.kind <> ALL (kinds) THEN format('nobody registered the kind %L', r.kind)
                        WHEN r.expires_at <= moment THEN 'not started before its deadline'
+                       WHEN r.lapses = 0 THEN 'it has had as many attempts as it may have'
                        ELSE 'its worker went away on the last attempt' END) AS why(code, message)
      WHERE r.kind <> ALL (kinds) OR r.expires_at <= moment OR r.attempt > r.max_attempts OR r.lapses >= 10;
     IF ended.ids IS NOT NULL THEN

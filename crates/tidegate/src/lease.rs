@@ -36,6 +36,8 @@ pub enum Fate {
     Expired,
     /// End it, because its last permitted attempt was abandoned. No attempt is counted.
     Abandoned,
+    /// End it, because it has had as many attempts as it may have by now. No attempt is counted.
+    Exhausted,
 }
 
 /// A leased row.

@@ -808,6 +808,10 @@ impl<D: Dispatch> Drain<D> {
                 let why = "its worker went away on the last attempt";
                 Some((Class::Abandoned, "abandoned", why))
             }
+            Fate::Exhausted => {
+                let why = "it has had as many attempts as it may have";
+                Some((Class::Abandoned, "attempts_exhausted", why))
+            }
         };
         if let Some((class, code, why)) = swept {
             return self.give_up(&leased, &Fault::new(code, why), class);

@@ -334,6 +334,7 @@ fn fate(id: i64, code: i32) -> Result<Fate> {
         0 => Ok(Fate::Run),
         1 => Ok(Fate::Expired),
         2 => Ok(Fate::Abandoned),
+        3 => Ok(Fate::Exhausted),
         _ => Err(Error::Unreadable(format!(
             "read_leased: event {id}: fate {code} is unknown"
         ))),
