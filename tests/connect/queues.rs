@@ -214,3 +214,14 @@ async fn a_name_that_the_queues_own_sql_uses_is_refused_before_anything_is_made(
         assert_eq!(number(&db.client().await, &made).await, 0);
     }
 }
+
+#[tokio::test]
+async fn a_word_of_sql_is_no_name_of_a_queue() {
+    let db = support::empty_database().await;
+    for word in ["select", "user", "between"] {
+        let says =
+            format!("--schema: must be another name than \"{word}\", which is a word of SQL");
+        let refused = Cli::on(&db).run(&["migrate", "--schema", word]).await;
+        refused.failed(2, &[says.trim_start_matches("--schema: ")]);
+    }
+}

@@ -462,16 +462,23 @@ pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String
 /// Makes the schema, unless an administrator has. Postgres asks for the right to make one before it looks
 /// whether there is one.
 async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
-    let sql = "SELECT to_regnamespace('tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)";
-    let Some(row) = first_row(client.client(), sql, &[]).await? else {
+    let sql = "SELECT to_regnamespace('tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
+                      NOT EXISTS (SELECT FROM pg_get_keywords() AS k WHERE k.word = $1 AND k.catcode <> 'U')";
+    let name = client.client().on_queue().schema.name().to_owned();
+    let Some(row) = first_row(client.client(), sql, &[(&name, Type::TEXT)]).await? else {
         return Ok(());
     };
+    if !row.get::<_, bool>(3) {
+        return Err(Error::Config(format!(
+            "TIDEGATE_SCHEMA: must be another name than {name:?}, which is a word of SQL"
+        )));
+    }
     match (row.get(0), row.get(1)) {
         (true, _) => Ok(()),
         (false, true) => client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await,
         (false, false) => Err(Error::Migrate(format!(
             "this login may make no schema in this database: let an administrator run CREATE SCHEMA {} AUTHORIZATION {}",
-            client.client().on_queue().schema.name(),
+            name,
             row.get::<_, &str>(2)
         ))),
     }
