@@ -249,6 +249,23 @@ fn parse(url: &str) -> Result<(Config, TlsMode), String> {
     Ok((config, mode))
 }
 
+/// Options that other drivers read, and this one does not know.
+const FOREIGN: [&str; 13] = [
+    "connection_limit",
+    "currentSchema",
+    "fallback_application_name",
+    "gssencmode",
+    "pgbouncer",
+    "pool_timeout",
+    "schema",
+    "search_path",
+    "socket_timeout",
+    "ssl",
+    "sslcert",
+    "sslkey",
+    "statement_cache_capacity",
+];
+
 /// Says what the driver's message means here.
 fn explained(why: &str) -> String {
     if why.contains("`sslmode`") {
@@ -260,7 +277,12 @@ fn explained(why: &str) -> String {
     // The parser's message names the key, not the value. But an unknown key may be part of a password: the
     // part after a space, in a password without quotes.
     let why = match why.split_once(" `") {
-        Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
+        Some((unknown, name))
+            if unknown.ends_with("unknown option")
+                && !FOREIGN.contains(&name.trim_matches('`')) =>
+        {
+            unknown
+        }
         _ => why,
     };
     format!("must be a postgres:// URL or key=value pairs: {why}")
@@ -287,6 +309,24 @@ mod tests {
 
     fn login(url: &str) -> Result<Login, Error> {
         Login::from_url(url, &Trust::system())
+    }
+
+    #[test]
+    fn an_option_of_another_driver_is_named_and_no_part_of_a_password_is() {
+        for (url, names) in [
+            ("postgres://u:p@h/db?pgbouncer=true", true),
+            ("host=h user=u schema=public", true),
+            ("host=h user=u password=my canary=x", false),
+        ] {
+            let error = login(url).err().unwrap().to_string();
+            assert!(error.contains("unknown option"), "{error}");
+            assert_eq!(
+                error.contains("`pgbouncer`") || error.contains("`schema`"),
+                names,
+                "{error}"
+            );
+            assert!(!error.contains("canary"), "{error}");
+        }
     }
 
     #[test]
