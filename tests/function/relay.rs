@@ -540,3 +540,18 @@ async fn b2_what_a_target_answers_is_stored_letter_by_letter() {
     );
     assert_eq!(number(&client, &same).await, 1);
 }
+
+#[tokio::test]
+async fn a_login_with_two_connections_drains() {
+    let (_, file) = listening().await;
+    let (db, client) = declared(&file).await;
+    let role = format!("narrow_{}", db.name());
+    let make = format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 2 IN ROLE postgres");
+    client.batch_execute(&make).await.unwrap();
+    publish(&client, orders(3)).await;
+    let url = test_support::as_user(db.direct(), &role);
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    let service = tidegate_relay::program().start(&lookup).unwrap();
+    let report = service.drain(&options(), Hooks::default()).await.unwrap();
+    assert_eq!(report.completed, 3, "{report:?}");
+}

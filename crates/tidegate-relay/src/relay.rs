@@ -242,8 +242,10 @@ impl Dispatch for Relay {
 
     fn for_run(self: Arc<Self>, database: &Database) -> BoxFuture<'_, Result<Arc<Self>, Error>> {
         async move {
-            let client = database.pooled().await?;
-            let declared = queue::targets(&*client).await?;
+            // Closed before the drain opens its own: a login may have few connections.
+            let client = database.connect().await?;
+            let declared = queue::targets(&client).await?;
+            drop(client);
             Ok(Arc::new(self.with(&declared)))
         }
         .boxed()
