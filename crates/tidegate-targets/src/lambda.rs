@@ -276,7 +276,7 @@ mod tests {
     const OF_A_FUNCTION: &str = r#"
 200 [] => done
 200 [] null => done
-200 [] {"statusCode": 500} => done
+200 [] {"statusCode": 500} => call: failed status_code
 200 [] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
 200 [] {"batchItemFailures": [{"itemIdentifier": "id-0"}, {"itemIdentifier": "id-1"}]} => retry failed, retry failed
 200 [] {"batchItemFailures": [{"itemIdentifier": "other"}]} => call: failed bad_answer

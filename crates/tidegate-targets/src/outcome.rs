@@ -95,9 +95,16 @@ pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: Reading) -> Opti
         Err(error) => return Some(Err(bad(format!("the answer is not JSON: {error}")))),
     };
     // It is JSON: what is no object says nothing.
-    let fields = serde_json::from_str(answer.get()).ok()?;
+    let fields: Fields<'_> = serde_json::from_str(answer.get()).ok()?;
+    let status = fields
+        .get("statusCode")
+        .and_then(|status| status.get().parse::<u16>().ok());
     match entries(fields, ids) {
-        Ok(None) => None,
+        // A function that was written for a URL does not raise: it answers with a status.
+        Ok(None) => status.filter(|status| *status >= 400).map(|status| {
+            let why = format!("the answer has the statusCode {status}");
+            Err(HandlerError::call_failed("status_code", why))
+        }),
         Ok(Some(entries)) => Some(of_entries(entries, ids, reading)),
         Err(why) => Some(Err(bad(why))),
     }
@@ -307,7 +314,11 @@ mod tests {
             ("null", "nothing"),
             ("{}", "nothing"),
             (r#""ok""#, "nothing"),
-            (r#"{"statusCode": 500}"#, "nothing"),
+            (r#"{"statusCode": 200}"#, "nothing"),
+            (
+                r#"{"statusCode": 500}"#,
+                "call: retry: status_code: the answer has the statusCode 500",
+            ),
             (r#"{"batchItemFailures": null}"#, "done; done; done"),
             (r#"{"batchItemFailures": []}"#, "done; done; done"),
             (
