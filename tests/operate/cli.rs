@@ -790,3 +790,34 @@ async fn i9_the_databases_password_is_in_no_output() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_output_that_takes_nothing_is_named() {
+    let (db, _) = support::opened().await;
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let list = Cli::on(&db)
+        .command(&["list"])
+        .stdout(full)
+        .spawn()
+        .unwrap();
+    Ran::of(list)
+        .await
+        .failed(1, &["stdout: No space left on device"]);
+}
+
+#[tokio::test]
+async fn what_a_kind_does_to_a_terminal_does_not_break_a_scrape() {
+    let (db, client) = support::opened().await;
+    let odd = "INSERT INTO tidegate.event_kind (kind) VALUES (E'odd\\x1b'); INSERT INTO tidegate.event_queue (kind) VALUES (E'odd\\x1b')";
+    client.batch_execute(odd).await.unwrap();
+    let shown = Cli::on(&db)
+        .run(&["status", "--format", "prometheus"])
+        .await;
+    assert!(
+        shown.stdout.contains("odd\u{1b}") && !shown.stdout.contains("\\u{1b}"),
+        "{shown:?}"
+    );
+}

@@ -151,10 +151,14 @@ pub(crate) fn program_name() -> String {
     )
 }
 
-fn write(text: &str) -> ExitCode {
+/// Writes a text to stdout as it is.
+pub(crate) fn write(text: &str) -> ExitCode {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            print_error(&format!("{}: stdout: {error}", program_name()));
+            ExitCode::FAILURE
+        }
         _ => ExitCode::SUCCESS,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -36,6 +36,11 @@ pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, 
     if let Err(error) = shown {
         crate::answer::print(text.trim_end());
         return Err(error.into());
+    }
+    // The format has no escape for what a terminal takes for a command. No other reader does.
+    if !std::io::stdout().is_terminal() {
+        crate::answer::write(text.trim_end());
+        return Ok(Answer::new(Value::Null, ""));
     }
     Ok(Answer::new(Value::Null, text))
 }
