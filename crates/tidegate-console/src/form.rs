@@ -16,6 +16,16 @@ use crate::problem::Problem;
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
+    /// Refuses the character that Postgres has in no text.
+    fn checked(self) -> Result<Self, Problem> {
+        match self.0.iter().find(|(_, value)| value.contains('\0')) {
+            None => Ok(self),
+            Some((name, _)) => Err(Problem::invalid(format!(
+                "{name}: must have no character NUL"
+            ))),
+        }
+    }
+
     /// Returns a field's text, or `None` if it is empty or missing.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         let mut all = self.0.iter();
@@ -112,7 +122,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let fields = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await;
         let fields = fields.map_err(|error| Problem::invalid(error.body_text()))?;
-        Ok(Self(Fields(fields.0)))
+        Fields(fields.0).checked().map(Self)
     }
 }
 
@@ -128,7 +138,7 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
             let title = "This form cannot be read";
             Problem::new(error.status(), title, error.body_text())
         })?;
-        Ok(Self(Fields(fields.0)))
+        Fields(fields.0).checked().map(Self)
     }
 }
 
@@ -155,6 +165,9 @@ mod tests {
             ("kind", ""),
         ]);
         assert_eq!(sent.all("id").collect::<Vec<_>>(), ["7", "8"]);
+        assert!(sent.clone().checked().is_ok());
+        let nul = fields(&[("group", "\0")]).checked().unwrap_err();
+        assert_eq!(nul.text, "group: must have no character NUL");
         for problem in [
             sent.duration("delay").unwrap_err(),
             sent.number::<u32>("limit").unwrap_err(),
