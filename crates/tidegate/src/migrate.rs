@@ -376,7 +376,11 @@ impl Migrate<'_> {
             client.batch(ROLES).await?;
             if !roles_are_in_use(client.client()).await? {
                 let grant = ROLES.lines().rfind(|line| line.starts_with("GRANT"));
-                let grant = client.client().on_queue().schema.written(grant.unwrap_or_default());
+                let grant = client
+                    .client()
+                    .on_queue()
+                    .schema
+                    .written(grant.unwrap_or_default());
                 return Err(Error::Migrate(format!(
                     "the schema belongs to another login, which must let the roles use it: {grant}"
                 )));
