@@ -47,11 +47,10 @@ INSERT INTO checks.gate DEFAULT VALUES;
 
 -- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a
 -- function, because counting and taking must be one step that commits before the call to the service, and the
--- count needs a snapshot taken after the lock. A check without a place is PLANNED; it has waited for a place
--- since `waits_since`, when anything last happened to it.
+-- count needs a snapshot taken after the lock.
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
-) RETURNS TABLE (taken boolean, at timestamptz, waits_since timestamptz)
+) RETURNS TABLE (taken boolean, at timestamptz)
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -79,12 +78,6 @@ BEGIN
         ON CONFLICT (trigger_id, application_id) DO UPDATE
            SET work_statusom = 'NEW', place_ends_at = excluded.place_ends_at, updated_at = take_place.at
          WHERE i.work_statusom <> 'DONE';
-    ELSE
-        INSERT INTO checks.issuing_check (trigger_id, application_id, work_statusom, updated_at)
-        VALUES (take_place.trigger_id, take_place.application_id, 'PLANNED', take_place.at)
-        ON CONFLICT (trigger_id, application_id) DO NOTHING;
-        SELECT i.updated_at INTO take_place.waits_since FROM checks.issuing_check AS i
-         WHERE (i.trigger_id, i.application_id) = (take_place.trigger_id, take_place.application_id);
     END IF;
     RETURN NEXT;
 END $$;

@@ -38,7 +38,7 @@ GOLDEN = ROOT / "tests" / "golden"
 LIBRARY = ROOT / "crates" / "tidegate" / "src"
 SQL = ROOT / "crates" / "tidegate" / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
-                     r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
+                     r'|OTEL_[A-Z_]*[A-Z]|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
 SETTINGS = ("reference/settings.md", "guides/console.md", "guides/observe.md", "reference/metrics.md",
             *(f"shipped/{page.name}" for page in sorted((DOCS / "shipped").glob("*.md"))))

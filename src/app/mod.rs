@@ -17,7 +17,7 @@ use tidegate::config::environment;
 use tidegate::migrate::Migrations;
 use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Policy, Program};
 
-use checks::handler::{AI_CHECK, Checks};
+use checks::handler::{AI_CHECK, Checks, PLACES};
 use checks::{CheckEvent, Filter};
 use client::HttpClient;
 use forms::events::FormEvent;
@@ -72,6 +72,7 @@ pub fn program() -> Program {
     let filter = Filter::from_settings(&environment);
     let received = filter.clone();
     let checks = Policy::default()
+        .concurrency(PLACES.into())
         .handler_timeout(CHECK_TAKES)
         .give_up_after(CHECK_WAITS);
     let program = Program::new(App::from_settings);
@@ -95,8 +96,6 @@ impl App {
     /// Reads the base URLs of the services: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`;
     /// `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. If a URL is not set, the events that need this service wait,
     /// and everything else works. `SIGNATURES=unverified` does without the signature service.
-    /// `AI_CHECK_RETRY_DELAY` sets how long a check is postponed while other checks are running. The default
-    /// is the time budget of a drain.
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is malformed. It names the setting and what is allowed.

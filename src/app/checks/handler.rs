@@ -8,15 +8,14 @@
 //! statement that moves the old event to the log also publishes the new one (A17), fenced by the lease:
 //! both happen or neither. No own transaction is needed, because nothing else is written with it.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::IssuingCheck;
-use super::store::{self, Full, Standing};
+use super::store::{self, Standing};
 use crate::app::client::{HttpClient, HttpService};
 use tidegate::{
     Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Lookup, NewEvent, Verdicts,
@@ -26,8 +25,9 @@ use tidegate::{
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";
 
-/// If this many checks are NEW, another check is postponed (B34).
-const PLACES: i32 = 2;
+/// How many checks run at a time, in all drains together. If as many are NEW, because another system performs
+/// some of them, a check is postponed (B34).
+pub(crate) const PLACES: u16 = 2;
 
 /// Time reserved for storing the answer: a tenth of the handler's time limit, at most this long.
 const RESERVE: Duration = Duration::from_secs(2);
@@ -36,12 +36,8 @@ const RESERVE: Duration = Duration::from_secs(2);
 /// worker died.
 const PLACE_MARGIN: Duration = Duration::from_secs(5);
 
-/// A check that waits long is postponed longer, up to this. Each time makes a row in the log, and a thousand
-/// checks may wait.
-const LONGEST: Duration = Duration::from_mins(5);
-
-/// Minimum and maximum of `AI_CHECK_RETRY_DELAY`.
-const DELAYS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
+/// No check is postponed for less, so that it does not return constantly.
+const LEAST_DELAY: Duration = Duration::from_secs(1);
 
 /// How checks are performed and postponed.
 #[derive(Debug, Clone)]
@@ -68,11 +64,8 @@ impl End {
 }
 
 impl Checks {
-    /// Reads `AI_CHECK_URL` and `AI_CHECK_RETRY_DELAY`. The delay sets how long a check is first postponed if
-    /// the gate is full. The default is the time budget of a drain (`TIDEGATE_BUDGET`, or 50 s). An
-    /// event that a drain postpones is then not due before that drain has ended, even if the drain
-    /// lingers. A drain with a longer budget than the delay may meet the event again, once for each
-    /// delay.
+    /// Reads `AI_CHECK_URL` and `TIDEGATE_BUDGET`. A check that finds the gate full is postponed by the time
+    /// budget of a drain, so that it is not due before the drain that postpones it has ended.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -80,8 +73,7 @@ impl Checks {
         let service = HttpService::from_setting(AI_CHECK, "AI_CHECK_URL", lookup, http)?;
         let budget = DrainOptions::default().budget;
         let budget = config::read(lookup, "TIDEGATE_BUDGET", budget, &[])?;
-        let default = budget.clamp(*DELAYS.start(), *DELAYS.end());
-        let delay = config::read(lookup, "AI_CHECK_RETRY_DELAY", default, &[DELAYS])?;
+        let delay = budget.max(LEAST_DELAY);
         Ok(Self { service, delay })
     }
 
@@ -94,8 +86,8 @@ impl Checks {
             Standing::Open => {}
         }
         let held_for = time_left(ctx) + PLACE_MARGIN;
-        if let Some(full) = store::take_place(ctx, check, PLACES, held_for).await? {
-            return self.put_off(check, ctx, full);
+        if let Some(full_at) = store::take_place(ctx, check, PLACES.into(), held_for).await? {
+            return self.put_off(check, ctx, full_at);
         }
         let checked = self.ask(check, ctx).await;
         if let Err(error) = &checked {
@@ -107,15 +99,14 @@ impl Checks {
     /// Emits the event again with the same payload, group, correlation id, deadline and number of
     /// attempts. The new event starts with no attempts used. It may have the deduplication key of the
     /// old event, which has ended by then.
-    fn put_off(&self, check: &IssuingCheck, ctx: &Context, full: Full) -> HandlerResult {
+    fn put_off(&self, check: &IssuingCheck, ctx: &Context, now: SystemTime) -> HandlerResult {
         let left = ctx
             .start_before()
-            .map(|deadline| deadline.duration_since(full.at).unwrap_or_default());
-        let waited = full.at.duration_since(full.since).unwrap_or_default();
+            .map(|deadline| deadline.duration_since(now).unwrap_or_default());
         let attempts = u16::try_from(ctx.max_attempts()).ok();
         let event = check
             .event()?
-            .delay(delay_within(after(self.delay, waited), left))
+            .delay(delay_within(self.delay, left))
             .set_if(ctx.group_key(), NewEvent::group)
             .set_if(ctx.start_before(), NewEvent::start_before)
             .set_if(attempts, NewEvent::max_attempts);
@@ -142,19 +133,13 @@ impl Checks {
     }
 }
 
-/// Returns how long to postpone a check that has waited this long: a quarter of that time, at least the delay
-/// of the setting, and at most [`LONGEST`] unless that delay is longer.
-fn after(delay: Duration, waited: Duration) -> Duration {
-    delay.max(LONGEST.min(waited / 4))
-}
-
 /// Returns how long to postpone a check that must start within `left`, if it has a deadline. If the
 /// full delay would reach the deadline, the check is postponed for half of the remaining time, so that
 /// it returns in time, but for at least one second, so that it does not return constantly. In its last
 /// second it is scheduled for its deadline. It never starts then: it ends as expired (B13).
 fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
     match left {
-        Some(left) if left <= delay => (left / 2).max(*DELAYS.start()).min(left),
+        Some(left) if left <= delay => (left / 2).max(LEAST_DELAY).min(left),
         _ => delay,
     }
 }
@@ -201,42 +186,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn checks(variable: &str, value: &str) -> Result<Checks, Error> {
-        let setting = |name: &str| (name == variable).then(|| value.to_owned());
-        Checks::from_settings(&setting, &HttpClient::default())
-    }
-
     #[test]
-    fn b34_a_check_is_put_off_past_its_drain_unless_told_otherwise() {
-        assert_eq!(
-            checks("", "").unwrap().delay,
-            DrainOptions::default().budget
-        );
-        for (variable, value, delay) in [
-            ("TIDEGATE_BUDGET", "5m", 300 * SECOND),
-            ("TIDEGATE_BUDGET", "1ms", SECOND),
-            ("AI_CHECK_RETRY_DELAY", "7s", 7 * SECOND),
+    fn b34_a_check_is_put_off_past_its_drain() {
+        for (budget, delay) in [
+            (None, DrainOptions::default().budget),
+            (Some("5m"), 300 * SECOND),
+            (Some("1ms"), SECOND),
         ] {
-            assert_eq!(checks(variable, value).unwrap().delay, delay, "{variable}");
-        }
-        for bad in ["0s", "999ms", "25h", "soon"] {
-            let error = checks("AI_CHECK_RETRY_DELAY", bad).expect_err(bad);
-            let error = error.to_string();
-            assert!(error.contains("AI_CHECK_RETRY_DELAY: "), "{error}");
-        }
-    }
-
-    #[test]
-    fn b34_a_check_that_waits_long_is_put_off_less_often() {
-        let minute = 60 * SECOND;
-        for (delay, waited, expected) in [
-            (50 * SECOND, Duration::ZERO, 50 * SECOND),
-            (50 * SECOND, 3 * minute, 50 * SECOND),
-            (50 * SECOND, 8 * minute, 2 * minute),
-            (50 * SECOND, 24 * 60 * minute, 5 * minute),
-            (10 * minute, 24 * 60 * minute, 10 * minute),
-        ] {
-            assert_eq!(after(delay, waited), expected, "{waited:?}");
+            let set = |name: &str| budget.filter(|_| name == "TIDEGATE_BUDGET");
+            let set = |name: &str| set(name).map(ToOwned::to_owned);
+            let checks = Checks::from_settings(&set, &HttpClient::default());
+            assert_eq!(checks.unwrap().delay, delay, "{budget:?}");
         }
     }
 

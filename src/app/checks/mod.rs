@@ -11,7 +11,9 @@
 //! `work_statusom` is NEW; if there are two or more, save the event anew. If a row were NEW as soon as
 //! its message arrives, three simultaneous messages would wait for each other forever. Therefore a row
 //! is PLANNED until its check begins, NEW while the AI service works on it, and DONE after the answer.
-//! The gate lets two checks run at a time.
+//!
+//! Two checks run at a time: the policy of the kind sees to that, without a look at the rows. The gate sees
+//! checks that another system performs.
 //!
 //! # Layout
 //!

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use tidegate::connect::Queryable;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::IssuingCheck;
@@ -29,7 +28,7 @@ SELECT to_jsonb(CASE WHEN work_statusom = 'DONE' THEN 'answered'
                      ELSE 'open' END)::text
   FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
 
-    TAKE_PLACE: "checks.take_place" [TEXT, TEXT, INT4, FLOAT8] = "SELECT at, waits_since FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
+    TAKE_PLACE: "checks.take_place" [TEXT, TEXT, INT4, FLOAT8] = "SELECT at FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
 
     /// Stores an answer. The first answer is kept.
     ANSWER: "checks.answer" [TEXT, TEXT, TEXT] = "\
@@ -80,33 +79,20 @@ pub(super) async fn standing(
     Ok(standing.unwrap_or(Standing::Open))
 }
 
-/// There was no place for a check. Times are the database's.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Full {
-    /// When it asked for a place.
-    pub(super) at: SystemTime,
-    /// Since when it has waited for one.
-    pub(super) since: SystemTime,
-}
-
 /// Makes the check NEW, unless `places` other checks already are. Runs outside the event's transaction: other
-/// checks must see at once that this check is NEW.
+/// checks must see at once that this check is NEW. Without a place, returns the database's time.
 pub(super) async fn take_place(
     ctx: &Context,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
-) -> Result<Option<Full>, HandlerError> {
+) -> Result<Option<SystemTime>, HandlerError> {
     let client = ctx.connection().await?;
     let held_for = held_for.as_secs_f64();
     let params: [&(dyn ToSql + Sync); 4] =
         [&check.trigger_id, &check.application_id, &places, &held_for];
     let full = query(&*client, &TAKE_PLACE, &params).await?;
-    let times = |row: &Row| Full {
-        at: row.get(0),
-        since: row.get(1),
-    };
-    Ok(full.first().map(times))
+    Ok(full.first().map(|row| row.get(0)))
 }
 
 /// Stores the AI service's answer and makes the check DONE.
