@@ -1,8 +1,9 @@
 //! Owns HTTP calls to other systems: their URLs, how long a call may take, and what each answer means for the
 //! event. It knows no routes of any system.
 //!
-//! A failure is final only if the answer is about this one request and would be the same again. Every other
-//! failure is caused by the service or our configuration, and costs the event no attempt.
+//! A refusal is an answer about this one request: it costs the event an attempt. Every other failure is caused
+//! by the service or our configuration, and costs none. Nothing is final at once: a service that refuses a
+//! request today, because of a fault of its own, may take it tomorrow.
 //!
 //! A message about a failed call contains only the name of the service and the status. A service may echo the
 //! request in its answer, and the request may be about a person.
@@ -79,6 +80,8 @@ pub struct HttpService {
     http: HttpClient,
     /// Whether 409 comes with the object that already exists, and counts as success.
     pub(super) finds: bool,
+    /// Whether it is asked for its opinion of a request: a refusal then is its answer, and final.
+    pub(super) judges: bool,
 }
 
 impl HttpService {
@@ -120,6 +123,7 @@ impl HttpService {
             credentials,
             http: shared.unwrap_or_default(),
             finds: false,
+            judges: false,
         })
     }
 
@@ -127,7 +131,8 @@ impl HttpService {
     /// call, and for no other call.
     ///
     /// # Errors
-    /// A rejection with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request.
+    /// A retry with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. It is
+    /// a rejection if the service judges requests.
     /// Everything else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its
     /// code is `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid
     /// answer, or returns any other status: 5xx, 429, or a 4xx caused by our configuration. This includes
@@ -182,7 +187,11 @@ impl HttpService {
         let error = match verdict(status) {
             Verdict::Refused => {
                 let Self { name, .. } = self;
-                return HandlerError::reject(format!("{name}_refused"), format!("{name} {said}"));
+                let (code, why) = (format!("{name}_refused"), format!("{name} {said}"));
+                if self.judges {
+                    return HandlerError::reject(code, why);
+                }
+                HandlerError::retry(code, why).answered()
             }
             Verdict::Credentials => {
                 let why = format!("{} {said}: it does not accept our credentials", self.name);
@@ -296,7 +305,7 @@ fn is_loopback(url: &Url) -> bool {
 /// What an unsuccessful answer is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// This request. Sending it again cannot help.
+    /// This request.
     Refused,
     /// Our credentials. The service does not accept us, whatever we send.
     Credentials,
@@ -523,19 +532,23 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_about_this_request_is_final() {
+    fn an_answer_about_this_request_costs_an_attempt_and_is_final_only_of_a_judge() {
         let named = [
             (Verdict::Refused, &[400, 409, 410, 422][..]),
             (Verdict::Credentials, &[401, 403, 407][..]),
         ];
         let archive = service(None).unwrap();
+        let mut judge = archive.clone();
+        judge.judges = true;
         for code in 100..=999 {
             let status = StatusCode::from_u16(code).unwrap();
             let expected = named.iter().find(|(_, codes)| codes.contains(&code));
             let expected = expected.map_or(Verdict::Unavailable, |(verdict, _)| *verdict);
             assert_eq!(verdict(status), expected, "{code}");
+            let judged = judge.failure(status, &HeaderMap::new()).is_rejection();
+            assert_eq!(judged, expected == Verdict::Refused, "{code}");
             let error = archive.failure(status, &HeaderMap::new());
-            assert_eq!(error.is_rejection(), expected == Verdict::Refused, "{code}");
+            assert!(!error.is_rejection(), "{code}");
             let told = match expected {
                 Verdict::Refused => "archive_refused",
                 Verdict::Credentials => "credentials",

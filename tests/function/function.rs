@@ -549,15 +549,18 @@ async fn i9_the_log_is_json_lines_with_the_request_and_without_payloads() {
     let services = Services::start().await;
     let settings = [("TIDEGATE_LOG", "debug"), ("TIDEGATE_BACKOFF_BASE", "0s")];
     let function = Function::with_services(&db, &services, &settings).await;
-    // One that completes, one that is refused, one whose answer quotes it, one that does not decode.
+    // One that completes, one that is refused, one whose answer quotes it, one that does not decode, one of a
+    // form that is not there.
     for mode in [Mode::Up, Mode::Refuse { status: 422 }, Mode::Echo] {
         services.set("archive", mode);
         publish_letters(&client, 1).await;
         function.drain(AMPLE).await;
     }
-    // Of another kind: that one waits for the archive now.
-    let undecodable = "SELECT id FROM tidegate.publish('grant_letter_viewed', '\"canary\"')";
-    client.query_one(undecodable, &[]).await.unwrap();
+    // Of other kinds: that one waits for the archive now.
+    let undecodable = "SELECT tidegate.publish('grant_letter_viewed', '\"canary\"')";
+    client.batch_execute(undecodable).await.unwrap();
+    let unknown = "SELECT tidegate.publish('form_archived', '{\"form_id\": \"f1\", \"document_id\": \"canary\", \"journal_id\": \"canary\"}')";
+    client.batch_execute(unknown).await.unwrap();
     function.drain(AMPLE).await;
     function.invoke(&json!({"action": "explode"})).await;
     let ended = number(&client, "SELECT count(*) FROM tidegate.event_log").await;

@@ -731,11 +731,12 @@ async fn a_missing_row_is_final_at_the_first_attempt() {
 }
 
 #[tokio::test]
-async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt() {
-    let refused = ("COMPLETED_WITH_ERRORS", "archive_refused", 1);
+async fn a15_what_a_service_refuses_costs_an_attempt_and_all_else_waits_and_costs_none() {
+    let refused = ("PENDING", "archive_refused", 1);
     let waits = ("PENDING", "archive_unavailable", 0);
     for (status, (end, code, attempts)) in [
         (400, refused),
+        (410, refused),
         (422, refused),
         (401, ("PENDING", "credentials", 0)),
         // No thing is missing: the base URL leads nowhere.
@@ -749,11 +750,39 @@ async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt
         let id = world.submit_form(&form("f1")).await.id.unwrap();
         world.drain().await;
         let found = format!(
-            "SELECT jsonb_build_array(status, split_part(last_error, ':', 1), attempts) FROM tidegate.events WHERE id = {id}
-             UNION ALL SELECT jsonb_build_array(status, errors->0->>'code', attempts) FROM tidegate.event_log WHERE id = {id}"
+            "SELECT jsonb_build_array(status, split_part(last_error, ':', 1), attempts) FROM tidegate.events WHERE id = {id}"
         );
         let expected = json!([end, code, attempts]);
         assert_eq!(world.value(&found).await, expected, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_service_goes_on_refusing_fails_with_its_attempts_and_can_be_replayed() {
+    for (service, kind) in [
+        ("archive", "form_submitted"),
+        ("cases", "form_archived"),
+        ("notifications", "case_opened"),
+    ] {
+        let mut world = World::new().await;
+        world.services.set(service, Mode::Refuse { status: 422 });
+        world.submit_form(&form("f1")).await;
+        for _ in 0..5 {
+            world.drain().await;
+            // Not through the view, which would grant a further attempt.
+            world.time_passes().await;
+        }
+        let end = "SELECT jsonb_build_array(kind, attempts, errors->-1->>'code') FROM tidegate.event_log WHERE status = 'FAILED'";
+        let refused = json!([kind, 5, format!("{service}_refused")]);
+        assert_eq!(world.value(end).await, refused);
+
+        world.services.set(service, Mode::Up);
+        let replay = "SELECT tidegate.replay(status => 'FAILED', reason => 'mended')";
+        world.execute(replay).await;
+        world.drain().await;
+        let left = "SELECT count(*) FROM tidegate.event_queue";
+        let told = world.services.kept("notifications");
+        assert_eq!((world.value(left).await, told.len()), (json!(0), 1), "{kind}");
     }
 }
 
@@ -827,7 +856,7 @@ async fn a_conflict_is_a_success_for_the_archive_only() {
     let mut world = World::new().await;
     world.services.set("cases", Mode::Refuse { status: 409 });
     world.submit_form(&form("f1")).await;
-    assert_eq!(world.drain().await.completed_with_errors, 1);
+    assert_eq!(world.drain().await.retried, 1);
 }
 
 #[tokio::test]

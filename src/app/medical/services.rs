@@ -50,16 +50,18 @@ impl Services {
                 return Err(Error::Config(format!("{must}, got {other:?}")));
             }
         };
+        let mut signature = service(SIGNATURE, "SIGNATURE_URL")?;
+        signature.judges = true;
         Ok(Self {
             unverified,
             otp: service(OTP, "OTP_URL")?,
             sms: service(SMS, "SMS_URL")?,
-            signature: service(SIGNATURE, "SIGNATURE_URL")?,
+            signature,
         })
     }
 
-    /// Notifies the patient. A refusal is retried until the attempts are used up: if a message cannot be
-    /// sent, it is the system's fault (500), never the user's (4xx).
+    /// Notifies the patient. If a message cannot be sent, it is the system's fault (500), never the user's
+    /// (4xx).
     pub(super) async fn tell(
         &self,
         call: Call,
@@ -76,7 +78,7 @@ impl Services {
         };
         let body = json!({"reference": reference, "patient_id": patient_id});
         let answer: Result<Value, _> = service.post(path, key, &body).await;
-        answer.map(drop).map_err(HandlerError::into_retry)
+        answer.map(drop)
     }
 
     /// Returns what the settings give up.
