@@ -127,8 +127,8 @@ impl HttpService {
         })
     }
 
-    /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of this
-    /// call, and for no other call.
+    /// Sends `body` as JSON to `path` below the base URL, and returns the answer. `key` is the same for every
+    /// repetition of this call, and for no other call.
     ///
     /// # Errors
     /// A retry with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. It is
@@ -157,18 +157,51 @@ impl HttpService {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<T, HandlerError> {
-        let answer = tokio::time::timeout(limit, self.call(path, key, body)).await;
+        let answered = async {
+            let response = self.call(path, key, body).await?;
+            let status = response.status();
+            let decoded = self.decode(response).await;
+            // A conflict without the object is a refusal.
+            decoded.map_err(|error| match status {
+                StatusCode::CONFLICT => self.failure(status, &HeaderMap::new()),
+                _ => error,
+            })
+        };
+        self.within(limit, answered).await
+    }
+
+    /// Like [`HttpService::post`], for a call whose answer says nothing more than its status: the body is not
+    /// read.
+    ///
+    /// # Errors
+    /// As [`HttpService::post`].
+    pub async fn tell(
+        &self,
+        path: &str,
+        key: &str,
+        body: &impl Serialize,
+    ) -> Result<(), HandlerError> {
+        let answered = self.within(CALL_TIMEOUT, self.call(path, key, body));
+        answered.await.map(drop)
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, HandlerError>>,
+    ) -> Result<T, HandlerError> {
+        let answer = tokio::time::timeout(limit, answer).await;
         answer.unwrap_or_else(|_| {
             Err(self.unavailable(format_args!("gave no answer within {limit:.1?}")))
         })
     }
 
-    async fn call<T: DeserializeOwned>(
+    async fn call(
         &self,
         path: &str,
         key: &str,
         body: &impl Serialize,
-    ) -> Result<T, HandlerError> {
+    ) -> Result<Response, HandlerError> {
         let mut request = self.request(path).await?.header("Idempotency-Key", key);
         if let Some(position) = trace::current() {
             request = request.header("traceparent", position.to_string());
@@ -176,7 +209,7 @@ impl HttpService {
         let response = self.send(request.json(body)).await?;
         let status = response.status();
         if status.is_success() || self.finds && status == StatusCode::CONFLICT {
-            return self.decode(response).await;
+            return Ok(response);
         }
         Err(self.failure(status, response.headers()))
     }
@@ -483,7 +516,7 @@ mod tests {
             let service =
                 HttpService::from_setting("archive", "ARCHIVE_URL", &set, &HttpClient::default())
                     .unwrap();
-            let asked = service.post::<()>("documents", "key", &()).await;
+            let asked = service.tell("documents", "key", &()).await;
             let error = asked.unwrap_err().to_string();
             let told = format!("archive_unavailable: archive answered {status}");
             assert!(error.contains(&told), "{error}");
@@ -496,7 +529,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_without_a_url_asks_for_a_retry_and_names_the_variable() {
         let service = service(None).unwrap();
-        let asked = service.post::<()>("documents", "key", &()).await;
+        let asked = service.tell("documents", "key", &()).await;
         let error = asked.expect_err("there is no URL").to_string();
         assert!(
             error.starts_with("retry: archive_unavailable: ") && error.contains("set ARCHIVE_URL"),
@@ -537,6 +570,12 @@ mod tests {
             (Verdict::Refused, &[400, 409, 410, 422][..]),
             (Verdict::Credentials, &[401, 403, 407][..]),
         ];
+        let page = include_str!("../../docs/shipped/application.md");
+        for (_, codes) in named {
+            let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
+            let row = format!("\n| {} | ", codes.join(", "));
+            assert!(page.contains(&row), "application.md needs {row}");
+        }
         let archive = service(None).unwrap();
         let mut judge = archive.clone();
         judge.judges = true;

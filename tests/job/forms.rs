@@ -79,7 +79,7 @@ impl World {
         self.value(sql).await
     }
 
-    async fn submit_form(&mut self, form: &Form) -> SubmitReport {
+    pub async fn submit_form(&mut self, form: &Form) -> SubmitReport {
         let tx = self
             .client
             .transaction()
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// Stores a form with an open case, of which no event is left.
-    async fn store_with_case(&mut self, form: &Form, case: &Measure) {
+    pub async fn store_with_case(&mut self, form: &Form, case: &Measure) {
         self.submit_form(form).await;
         let open = "WITH gone AS (DELETE FROM tidegate.event_queue WHERE correlation_id = $1)
                     UPDATE forms.form SET case_number = $2, measure_id = $3 WHERE id = $1";
@@ -130,7 +130,7 @@ impl World {
         received
     }
 
-    async fn publish(&self, kind: &str, payload: &Value) -> i64 {
+    pub async fn publish(&self, kind: &str, payload: &Value) -> i64 {
         let payload = serde_json::value::to_raw_value(payload).expect("JSON is JSON");
         tidegate::publish(&self.client, &NewEvent::raw(kind, Some(payload)))
             .await
@@ -171,7 +171,7 @@ impl World {
     }
 }
 
-fn form(id: &str) -> Form {
+pub fn form(id: &str) -> Form {
     serde_json::from_value(json!({
         "id": id,
         "company": {"number": "000000001", "name": "Company 1",
@@ -185,7 +185,7 @@ fn form(id: &str) -> Form {
     .expect("it is a form")
 }
 
-fn case() -> Measure {
+pub fn case() -> Measure {
     Measure {
         case_number: "C1".to_owned(),
         measure_id: "M1".to_owned(),
@@ -211,7 +211,7 @@ fn completed(kinds: &[&str]) -> Vec<(String, String)> {
 }
 
 /// One event of each kind, about form `f1`.
-fn samples() -> Vec<(&'static str, Value)> {
+pub fn samples() -> Vec<(&'static str, Value)> {
     let (grant, archived) = (
         json!(grant()),
         json!({"document_id": "D1", "journal_id": "J1"}),
@@ -772,17 +772,21 @@ async fn what_a_service_goes_on_refusing_fails_with_its_attempts_and_can_be_repl
             // Not through the view, which would grant a further attempt.
             world.time_passes().await;
         }
-        let end = "SELECT jsonb_build_array(kind, attempts, errors->-1->>'code') FROM tidegate.event_log WHERE status = 'FAILED'";
+        let end = "SELECT jsonb_build_array(kind, attempts, errors->0->>'code') FROM tidegate.event_log WHERE status = 'FAILED'";
         let refused = json!([kind, 5, format!("{service}_refused")]);
         assert_eq!(world.value(end).await, refused);
 
         world.services.set(service, Mode::Up);
-        let replay = "SELECT tidegate.replay(status => 'FAILED', reason => 'mended')";
+        let replay = "SELECT tidegate.replay(since => now() - interval '1 hour', status => 'FAILED', reason => 'mended')";
         world.execute(replay).await;
         world.drain().await;
         let left = "SELECT count(*) FROM tidegate.event_queue";
         let told = world.services.kept("notifications");
-        assert_eq!((world.value(left).await, told.len()), (json!(0), 1), "{kind}");
+        assert_eq!(
+            (world.value(left).await, told.len()),
+            (json!(0), 1),
+            "{kind}"
+        );
     }
 }
 

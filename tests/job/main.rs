@@ -8,6 +8,7 @@
 mod application;
 mod callers;
 mod checks;
+mod contract;
 mod forms;
 mod golden;
 mod http;

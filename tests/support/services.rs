@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,10 @@ pub enum Mode {
     /// It answers 200 and repeats the request as one string, which a decoder that expects another type would
     /// quote.
     Echo,
+    /// It does the work, and answers this status without a body.
+    Empty { status: u16 },
+    /// It does the work, and its answer lacks the field of this number.
+    Lacks { nth: usize },
     /// It answers 200 with a NUL character: valid JSON, but Postgres cannot store it.
     Nul,
 }
@@ -222,7 +227,7 @@ async fn serve(
     Path((name, path)): Path<(String, String)>,
     headers: HeaderMap,
     Json(body): Json<Value>,
-) -> (HeaderMap, Reply) {
+) -> Response {
     let mut told = HeaderMap::new();
     let key = headers
         .get("Idempotency-Key")
@@ -233,10 +238,10 @@ async fn serve(
     let credentials = ["authorization", "x-api-key"]
         .into_iter()
         .find_map(|name| headers.get(name)?.to_str().ok());
-    let (mode, (status, answer)) = {
+    let (mode, (status, Json(mut answer))) = {
         let mut services = shared.lock();
         let Some(service) = services.get_mut(name.as_str()) else {
-            return (told, refusal(404, "no such service"));
+            return refusal(404, "no such service").into_response();
         };
         let request = Request {
             path: &path,
@@ -250,10 +255,18 @@ async fn serve(
     if let Mode::Slow { delay_ms } = mode {
         tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     }
+    if let (Mode::Lacks { nth }, Value::Object(fields)) = (mode, &mut answer)
+        && let Some(field) = fields.keys().nth(nth).cloned()
+    {
+        fields.remove(&field);
+    }
     if let Mode::Busy { seconds } = mode {
         told.insert(RETRY_AFTER, seconds.into());
     }
-    (told, (status, answer))
+    match mode {
+        Mode::Empty { status } => status_of(status).into_response(),
+        _ => (told, (status, Json(answer))).into_response(),
+    }
 }
 
 /// The request of a program.
@@ -292,7 +305,9 @@ impl Service {
                 let _ = self.keep(name, path, key, &reference);
                 refusal(500, "lost")
             }
-            Mode::Up | Mode::Slow { .. } => self.keep(name, path, key, &reference),
+            Mode::Up | Mode::Slow { .. } | Mode::Empty { .. } | Mode::Lacks { .. } => {
+                self.keep(name, path, key, &reference)
+            }
         };
         self.calls.push(Call {
             path: path.to_owned(),
@@ -330,7 +345,7 @@ impl Service {
 
 /// The answer to a new reference. Ids are derived from the reference, so a restarted stand-in does not issue
 /// an id twice.
-fn answer(name: &str, reference: &str) -> Value {
+pub fn answer(name: &str, reference: &str) -> Value {
     let mut hasher = DefaultHasher::new();
     reference.hash(&mut hasher);
     let id = hasher.finish();
@@ -347,8 +362,11 @@ fn answer(name: &str, reference: &str) -> Value {
 }
 
 fn refusal(status: u16, error: &str) -> Reply {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    (status, Json(json!({ "error": error })))
+    (status_of(status), Json(json!({ "error": error })))
+}
+
+fn status_of(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST)
 }
 
 /// `PUT /control/{service}` with a [`Mode`], such as `{"mode":"slow","delay_ms":500}`.

@@ -90,7 +90,7 @@ impl Archive {
     /// Adds a note to the archive that a case was opened.
     async fn note(&self, event: &events::CaseOpened, ctx: &Context) -> HandlerResult {
         let reference = ("note", event.form_id.as_str());
-        let stored = self.store(ctx, reference, "Case opened", &event.case);
+        let stored = self.keep(ctx, reference, "Case opened", &event.case);
         stored.await?;
         Ok(Done::ok())
     }
@@ -112,7 +112,7 @@ impl Archive {
     /// Archives the decision that declined a form.
     async fn decision(&self, event: &events::FormDeclined, ctx: &Context) -> HandlerResult {
         let reference = ("letter", event.letter_id.as_str());
-        let archived = self.store(ctx, reference, "Declined", &event.measure);
+        let archived = self.keep(ctx, reference, "Declined", &event.measure);
         archived.await?;
         Ok(Done::ok())
     }

@@ -6,8 +6,8 @@
 //! A service that already knows the reference answers with the object that it has. This also counts
 //! as success.
 
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::events::Archived;
 use super::model::{Contact, Form, Measure};
@@ -52,7 +52,7 @@ impl Services {
 pub struct Archive(HttpService);
 
 impl Archive {
-    /// Stores a document. Its reference says `what` it is, and the id of that.
+    /// Stores a document, and returns where. Its reference says `what` it is, and the id of that.
     pub(super) async fn store(
         &self,
         ctx: &Context,
@@ -60,11 +60,27 @@ impl Archive {
         title: &str,
         content: &impl Serialize,
     ) -> Result<Archived, HandlerError> {
-        let reference = format!("{what}/{id}");
-        let body = json!({"reference": reference, "title": title, "content": content});
+        let body = document((what, id), title, content);
         let key = ctx.idempotency_key(what);
         self.0.post("documents", &key, &body).await
     }
+
+    /// Like [`Archive::store`], for a document whose place nobody needs to know.
+    pub(super) async fn keep(
+        &self,
+        ctx: &Context,
+        (what, id): (&str, &str),
+        title: &str,
+        content: &impl Serialize,
+    ) -> Result<(), HandlerError> {
+        let body = document((what, id), title, content);
+        let key = ctx.idempotency_key(what);
+        self.0.tell("documents", &key, &body).await
+    }
+}
+
+fn document((what, id): (&str, &str), title: &str, content: &impl Serialize) -> Value {
+    json!({"reference": format!("{what}/{id}"), "title": title, "content": content})
 }
 
 /// The service that decides on applications.
@@ -95,14 +111,6 @@ impl Cases {
 /// The service that notifies companies about their applications.
 #[derive(Debug, Clone)]
 pub struct Notifications(HttpService);
-
-/// The answers of the service. Both count as success, because the company has been notified.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(tag = "result", rename_all = "lowercase")]
-enum Notified {
-    Created,
-    Duplicate,
-}
 
 /// What a notification does: the name of the sub-step, and the path of the service.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +149,6 @@ impl Notifications {
         notice: &Notice<'_>,
     ) -> Result<(), HandlerError> {
         let key = ctx.idempotency_key(name);
-        let (Notified::Created | Notified::Duplicate) = self.0.post(path, &key, notice).await?;
-        Ok(())
+        self.0.tell(path, &key, notice).await
     }
 }

@@ -1,7 +1,7 @@
 //! Owns the calls of the medical jobs to other systems, one method for each call. [`HttpService`] decides how
 //! a call fails. This module decides what that means for a job.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::verdict::fault;
@@ -77,8 +77,7 @@ impl Services {
             }
         };
         let body = json!({"reference": reference, "patient_id": patient_id});
-        let answer: Result<Value, _> = service.post(path, key, &body).await;
-        answer.map(drop)
+        service.tell(path, key, &body).await
     }
 
     /// Returns what the settings give up.
@@ -104,8 +103,8 @@ impl Services {
         key: &str,
     ) -> Result<(), HandlerError> {
         let body = json!({"reference": key, "signed_data": signed_data, "signer": signer});
-        let answer: Result<Value, _> = self.signature.post("verifications", key, &body).await;
-        answer.map(drop).map_err(|error| {
+        let answer = self.signature.tell("verifications", key, &body).await;
+        answer.map_err(|error| {
             if !error.is_rejection() {
                 return error;
             }

@@ -6,6 +6,6 @@
 mod again;
 mod authority;
 mod behaviour;
-mod cases;
+pub mod cases;
 mod crash;
-mod world;
+pub mod world;
