@@ -180,8 +180,8 @@ mod tests {
         ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
     ];
 
-    // The service of each medical job. Its only handler has the name of its kind. Two kinds are exceptions
-    // from A18: service_request_recall_job and _cancel_job also verify a signature, once.
+    // The service of each medical job. Its only handler has the name of its kind. A signed job of another
+    // service than signature calls that one besides: service_request_recall_job and _cancel_job.
     const JOBS: &[(&str, &str)] = &[
         ("approval_create_job", "otp"),
         ("approval_resend_job", "otp"),

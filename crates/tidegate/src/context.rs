@@ -39,6 +39,8 @@ pub struct Context {
     database: Option<Database>,
     flushed: Flushed,
     sharing: Sharing,
+    /// What the run knows of services; `None` in a test without a run.
+    services: Option<Arc<dyn Outside>>,
     /// Identifies the run. Only events of one run share calls.
     run: Uuid,
     /// The number of this event's completion, once there is one. It is 0 if the completion is already in the
@@ -50,6 +52,21 @@ pub struct Context {
     cancellation: Notify,
     /// The span of the attempt for collectors of traces, once the attempt has begun.
     span: OnceLock<Span>,
+}
+
+/// What a run knows of the services that its handlers call.
+pub(crate) trait Outside: Send + Sync {
+    /// Returns why an event may not call a service, or `None` if it may.
+    fn refuse(&self, service: &'static str, event: &LeasedEvent) -> Option<HandlerError>;
+
+    /// Learns from a call that took so long, and decides whether its failure is charged to the event.
+    fn judge(
+        &self,
+        service: &'static str,
+        event: &LeasedEvent,
+        took: Duration,
+        failed: Option<HandlerError>,
+    ) -> Option<HandlerError>;
 }
 
 /// What changes while the handlers run.
@@ -146,6 +163,7 @@ impl Context {
             database,
             flushed,
             sharing: Sharing::NONE,
+            services: None,
             run: Uuid::nil(),
             completion: OnceLock::new(),
             state: Mutex::new(state),
@@ -183,6 +201,11 @@ impl Context {
     /// Lets the event share calls with others of this run.
     pub(crate) fn share_calls(&mut self, sharing: Sharing, run: Uuid) {
         (self.sharing, self.run) = (sharing, run);
+    }
+
+    /// Lets handlers call further services, as far as the run knows that they answer.
+    pub(crate) fn know(&mut self, services: Arc<dyn Outside>) {
+        self.services = Some(services);
     }
 
     /// Ignores poisoning: a handler's panic must not hide the results of the other handlers.
@@ -375,6 +398,33 @@ impl Context {
         }
         self.state().steps.insert(key, value);
         Ok(result)
+    }
+
+    /// Calls a further service, besides the one of [`Handlers::calls`](crate::Handlers::calls). Its failure
+    /// counts for it, and not for the handler's own service: the event waits for it, and while it does not
+    /// answer, the call is not made. Prefer one service a handler. With two, a failure of one repeats the
+    /// call of the other, unless [`Context::once`] remembers it.
+    ///
+    /// # Errors
+    /// What the call returned. [`HandlerError::unavailable`] if the service does not answer.
+    pub async fn call<T>(
+        &self,
+        service: &'static str,
+        call: impl Future<Output = Result<T, HandlerError>>,
+    ) -> Result<T, HandlerError> {
+        let Some(services) = &self.services else {
+            return call.await;
+        };
+        let began = Instant::now();
+        if let Some(refused) = services.refuse(service, &self.event) {
+            return Err(refused.elsewhere());
+        }
+        let result = call.await;
+        let failed = result.as_ref().err().cloned();
+        match services.judge(service, &self.event, began.elapsed(), failed) {
+            Some(error) => Err(error.elsewhere()),
+            None => result,
+        }
     }
 
     /// Reports how far the handler has come: a part from 0 to 1, and a note of at most 200 characters.

@@ -114,8 +114,9 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Names the external service that the last listed handler calls. Each handler calls at most one service
-    /// (A18), so a failure of one service does not repeat the call of another.
+    /// Names the external service that the last listed handler calls. Each handler calls one service (A18), so
+    /// a failure of one service does not repeat the call of another. If one must call a second service, see
+    /// [`Context::call`].
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
         if let Some(handler) = self.0.last_mut() {
             handler.service = service.into();

@@ -159,6 +159,8 @@ pub struct HandlerError {
 pub(crate) enum ServiceCall {
     /// Nothing: perhaps it was not called.
     Unknown,
+    /// Nothing: it is about a call of another service, which has been judged.
+    Elsewhere,
     /// It has answered. The failure is the event's.
     Answered,
     /// It failed at this call, perhaps because of the event.
@@ -253,6 +255,11 @@ impl HandlerError {
     /// nothing about the service.
     pub fn answered(self) -> Self {
         self.of_service(ServiceCall::Answered)
+    }
+
+    /// Notes that the failure is about another service than the handler's own.
+    pub(crate) fn elsewhere(self) -> Self {
+        self.of_service(ServiceCall::Elsewhere)
     }
 
     fn of_service(self, call: ServiceCall) -> Self {

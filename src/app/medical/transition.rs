@@ -6,8 +6,6 @@
 //! determines the notification. Its transaction is then rolled back, because no lock may be held during a
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tidegate::connect::{OnQueue, Queryable};
 use uuid::Uuid;
@@ -22,9 +20,6 @@ use super::verdict::{RESULT_LIMIT, fit};
 use tidegate::{
     Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
 };
-
-/// When a job that names another service asks an unavailable signature service again.
-const AGAIN: Duration = Duration::from_mins(1);
 
 /// The rules of a kind. A new kind needs them besides its payload.
 pub trait Transition: Job {
@@ -48,9 +43,12 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     let common = job.common();
     if let Some(data) = job.signed_data().filter(|_| services.verify_signatures()) {
         let key = ctx.idempotency_key("signature");
-        let verified = services.verify(data, common.user_id, &key);
-        let verified = async { verified.await.map_err(of_signature::<J>) };
-        ctx.once("signature", verified).await?;
+        let verified = Box::pin(services.verify(data, common.user_id, &key));
+        if J::SERVICE == Some(SIGNATURE) {
+            ctx.once("signature", verified).await?;
+        } else {
+            ctx.once("signature", ctx.call(SIGNATURE, verified)).await?;
+        }
     }
     let (mut tx, mut plan) = prepare(job, ctx).await?;
     if let Some(call) = plan.call {
@@ -69,16 +67,6 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     }
     let result = fit(plan.result, RESULT_LIMIT);
     tx.complete(Done::with(&result)?).await
-}
-
-/// Adjusts an error of the signature service. In a job that names another service, it says nothing about that
-/// one, whose circuit must not open because of it. The job tries again later, at no cost.
-fn of_signature<J: Transition>(error: HandlerError) -> HandlerError {
-    if J::SERVICE == Some(SIGNATURE) || error.is_rejection() {
-        return error;
-    }
-    let why = error.faults().first().map_or("", |fault| &fault.message);
-    HandlerError::snooze(AGAIN, why)
 }
 
 async fn prepare<'a, J: Transition>(

@@ -165,7 +165,7 @@ impl ServiceCalls {
                 &mut self.throttled
             }
             (ServiceCall::Unanswered | ServiceCall::Busy, _) => &mut self.unavailable,
-            (ServiceCall::Answered | ServiceCall::Unknown, _) => return,
+            (ServiceCall::Answered | ServiceCall::Unknown | ServiceCall::Elsewhere, _) => return,
         } += 1;
     }
 

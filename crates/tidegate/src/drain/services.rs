@@ -15,7 +15,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::report::ServiceCalls;
-use crate::handler::{HandlerError, HandlerResult, ServiceCall};
+use crate::context::Outside;
+use crate::handler::{Done, HandlerError, HandlerResult, ServiceCall};
 use crate::lease::{Lease, LeasedEvent};
 use crate::queue::{Limited, ServiceReport, Watched};
 use crate::status::ServiceState;
@@ -188,6 +189,7 @@ impl Services {
         result: HandlerResult,
     ) -> HandlerResult {
         let call = match &result {
+            Err(error) if error.call == ServiceCall::Elsewhere => return result,
             Err(error) if !error.is_rejection() => error.call,
             _ => ServiceCall::Answered,
         };
@@ -386,6 +388,23 @@ impl Services {
     fn has(&self, matches: impl Fn(&Service) -> bool) -> bool {
         let known = self.known();
         known.is_some_and(|known| known.services.values().any(matches))
+    }
+}
+
+impl Outside for Services {
+    fn refuse(&self, service: &'static str, event: &LeasedEvent) -> Option<HandlerError> {
+        self.refuse(service, event)
+    }
+
+    fn judge(
+        &self,
+        service: &'static str,
+        event: &LeasedEvent,
+        took: Duration,
+        failed: Option<HandlerError>,
+    ) -> Option<HandlerError> {
+        let result = failed.map_or_else(|| Ok(Done::ok()), Err);
+        self.judge(service, event, took, result).err()
     }
 }
 

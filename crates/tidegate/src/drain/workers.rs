@@ -262,6 +262,7 @@ impl<D: Dispatch> Workers<D> {
             spans.place(&mut ctx);
         }
         ctx.share_calls(sharing, self.worker);
+        ctx.know(self.services.clone());
         let span = tracing::info_span!(
             "event",
             event.id = lease.id,
