@@ -30,6 +30,9 @@ const MOST_DETAILS: usize = 16 << 10;
 /// How many faults of one handler are stored. A last fault then says how many were left out.
 const MOST_FAULTS: usize = 100;
 
+/// The code of an event whose service does not answer, and was not called.
+pub(crate) const NOT_CALLED: &str = "service_down";
+
 /// The return type of a handler.
 pub type HandlerResult = Result<Done, HandlerError>;
 
@@ -384,6 +387,13 @@ impl HandlerError {
         let failed = self.into_retry().blameless();
         let delay = failed.delay().unwrap_or_default();
         failed.after(delay)
+    }
+
+    /// Whether the handler's service was not called, because it does not answer.
+    pub(crate) fn is_uncalled(&self) -> bool {
+        self.faults
+            .first()
+            .is_some_and(|fault| fault.code == NOT_CALLED)
     }
 
     /// Returns the delay before the next attempt, if the handler wants one.

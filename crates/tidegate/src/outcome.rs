@@ -185,9 +185,9 @@ pub struct Progress {
     /// Results of sub-steps, under `handler/step`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<String, Json>,
-    /// Services that the event has waited for, and how often each had answered when the event was put back.
+    /// Services that the event has waited for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub deferred: BTreeMap<String, i64>,
+    pub deferred: BTreeMap<String, Deferred>,
     /// Whether, and how often, handlers have snoozed the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
@@ -207,6 +207,15 @@ pub struct Interrupted {
     pub times: u32,
     /// The number of the attempt.
     pub attempt: u32,
+}
+
+/// How an event has waited for a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferred {
+    /// How often the service had answered when the event was last put back.
+    pub answers: i64,
+    /// How many calls of it have cost the event no attempt.
+    pub calls: u32,
 }
 
 /// How often handlers have snoozed an event, and the last reason.

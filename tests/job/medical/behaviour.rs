@@ -496,7 +496,7 @@ async fn signed_jobs_wait_without_a_signature_service_unless_nobody_wants_one() 
 }
 
 #[tokio::test]
-async fn a_signature_service_that_fails_is_named_and_stops_no_messages() {
+async fn a11_a18_a_signature_service_that_fails_is_named_and_stops_no_messages() {
     for status in [401, 503] {
         let mut world = World::new().await;
         world.seed(&[request(2)]).await;
@@ -514,6 +514,12 @@ async fn a_signature_service_that_fails_is_named_and_stops_no_messages() {
         assert_eq!(world.value(shut).await, open, "{status}");
         let told = "SELECT jsonb_build_array(split_part(last_error, ' ', 2), attempts) FROM tidegate.event_queue";
         assert_eq!(world.value(told).await, json!(["signature", 0]), "{status}");
+        let shown = Cli::on(&world.db)
+            .json(&["show", &job.id.to_string()])
+            .await;
+        let waited = &shown["progress"]["deferred"]["signature"]["calls"];
+        let calls = world.services.calls("signature").len();
+        assert_eq!(*waited, calls, "what cost no attempt is counted: {shown}");
         world.services.set("signature", Mode::Up);
         // A drain may find that all events that wait have been tried, and begins again with the next one.
         for _ in 0..2 {

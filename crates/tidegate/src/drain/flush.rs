@@ -420,8 +420,8 @@ impl Flusher<'_> {
         let mut retried = retried.clone();
         for service in &retried.deferred {
             let progress = retried.progress.get_or_insert_default();
-            let answers = self.services.answers(service);
-            progress.deferred.insert((*service).to_owned(), answers);
+            let waited = progress.deferred.entry((*service).to_owned());
+            waited.or_default().answers = self.services.answers(service);
         }
         retried
     }

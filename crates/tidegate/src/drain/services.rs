@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::report::ServiceCalls;
 use crate::context::Outside;
-use crate::handler::{Done, HandlerError, HandlerResult, ServiceCall};
+use crate::handler::{Done, HandlerError, HandlerResult, NOT_CALLED, ServiceCall};
 use crate::lease::{Lease, LeasedEvent};
 use crate::queue::{Limited, ServiceReport, Watched};
 use crate::status::ServiceState;
@@ -136,7 +136,7 @@ impl Services {
         if !known.may_be_called() && !is_probe {
             known.wait(&event.kind);
             let why = format!("{service} does not answer, and was not called");
-            return Some(HandlerError::unavailable("service_down", why).deferred(service));
+            return Some(HandlerError::unavailable(NOT_CALLED, why).deferred(service));
         }
         if known.limited.is_some() && !known.running.contains(&event.lease) {
             known.wait(&event.kind);
@@ -225,9 +225,9 @@ impl Services {
             return Err(error);
         }
         let reinsert = event.progress.as_ref();
-        let answers_then = reinsert.and_then(|progress| progress.deferred.get(service));
+        let waited = reinsert.and_then(|progress| progress.deferred.get(service));
         let answered_since =
-            answers_then.is_some_and(|then| !known.troubled || known.answers > *then);
+            waited.is_some_and(|then| !known.troubled || known.answers > then.answers);
         if answered_since && call != ServiceCall::Busy {
             return Err(error);
         }

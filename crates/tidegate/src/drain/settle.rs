@@ -1,11 +1,13 @@
 //! Decides what to write and count for an event, from how its handlers ended.
 
+use std::collections::BTreeMap;
+
 use super::flush::Class;
 use super::report::DrainReport;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
 use crate::outcome::{
-    Disposition, HandlerEnd, Interrupted, Progress, RetryPolicy, Status, is_charged,
+    Deferred, Disposition, HandlerEnd, Interrupted, Progress, RetryPolicy, Status, is_charged,
 };
 use crate::queue::{Finalization, Retried, ending};
 
@@ -81,17 +83,27 @@ fn is_interrupted_too_often(event: &LeasedEvent, ends: &[HandlerEnd]) -> bool {
 }
 
 /// Returns what to store with the event: the work that need not be repeated, the snoozes, the interruptions,
-/// and how many events may share its next call.
+/// the calls that cost no attempt, and how many events may share its next call.
 fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     let done = ending::progress(ends);
     let snoozed = Progress::snoozed(event.progress.as_ref(), ends);
     let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
+    let waits = errors.clone().filter_map(|error| {
+        let (service, before) = (error.deferred?, event.progress.as_ref());
+        let waited = before.and_then(|progress| progress.deferred.get(service));
+        let mut waited = waited.copied().unwrap_or_default();
+        waited.calls += u32::from(!error.is_uncalled());
+        Some((service.to_owned(), waited))
+    });
+    let deferred: BTreeMap<String, Deferred> = waits.collect();
     let together = errors.filter_map(|error| error.shared?.together).min();
     let interrupted = interrupted(event, ends);
-    if snoozed.is_none() && together.is_none() && interrupted.is_none() {
+    let none = snoozed.is_none() && together.is_none() && interrupted.is_none();
+    if none && deferred.is_empty() {
         return done;
     }
     Some(Progress {
+        deferred,
         snoozed,
         together,
         interrupted,
