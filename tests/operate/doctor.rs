@@ -31,6 +31,11 @@ async fn examine(db: &TestDb) -> Examined {
     let document = ran.document();
     let checks = document["checks"].as_array().unwrap();
     let all_ok = checks.iter().all(|check| check["state"] == "ok");
+    let is_sound = |check: &Value| check["state"] != "ok" || check["remedy"].is_null();
+    assert!(
+        checks.iter().all(is_sound),
+        "what needs a remedy is not ok: {checks:?}"
+    );
     let found = (&document["action"], &document["ok"]);
     assert_eq!(found, (&"doctor".into(), &all_ok.into()));
     assert_eq!(ran.code, Some(if all_ok { 0 } else { 3 }), "{ran:?}");
@@ -120,18 +125,14 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
     let db = &server.db;
     assert_eq!(run(db, &["migrate"]).await.code, Some(0));
     let client = db.client().await;
-    let healthy = run(db, &["doctor"]).await;
+    // The longest handler of the program needs more than the usual drain has.
+    let cli = Cli::on(db).with("TIDEGATE_LEASE_TIMEOUT", "134s");
+    let cli = cli.with("TIDEGATE_BUDGET", "134s");
+    let healthy = cli.run(&["doctor"]).await;
     assert_eq!(healthy.code, Some(0), "{healthy:?}");
-    assert!(
-        healthy
-            .stdout
-            .lines()
-            .all(|line| line.starts_with("ok ") || line.contains("remedy: export TIDEGATE_")),
-        "{healthy:?}"
-    );
+    let is_ok = |line: &str| line.starts_with("ok ");
+    assert!(healthy.stdout.lines().all(is_ok), "{healthy:?}");
     assert!(healthy.stdout.lines().count() >= 15, "{healthy:?}");
-    let report = examine(db).await;
-    assert_eq!(report.document["ok"], true);
     let sql = "ALTER DATABASE postgres SET synchronous_commit = off";
     breaking(&client, sql).await;
     let report = examine(db).await;
@@ -170,7 +171,7 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
     )
     .await;
     wait_until("the server is well again", async || {
-        run(db, &["doctor"]).await.code == Some(0)
+        cli.run(&["doctor"]).await.code == Some(0)
     })
     .await;
 }
@@ -756,7 +757,7 @@ async fn c12_a_kinds_limit_beyond_lease_or_budget_is_reported_with_what_to_raise
     let db = support::database().await;
     assert_eq!(run(&db, &["migrate"]).await.code, Some(0));
     let says = "issuings-ai-checks may take 120s, but a drain cuts a handler after 48s";
-    let remedy = examine(&db).await.finds("settings", "ok", &[says]);
+    let remedy = examine(&db).await.finds("settings", "warning", &[says]);
     assert_eq!(
         remedy,
         "export TIDEGATE_LEASE_TIMEOUT=134s\nexport TIDEGATE_BUDGET=134s"

@@ -139,11 +139,7 @@ pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding> {
     });
     Ok(kinds.or_ok(ok, ", ", |list, _| {
         let text = format!("{list}, but a drain cuts a handler after {most:?}");
-        // Whoever declares a longer limit knows that some drains are shorter.
-        Finding {
-            remedy: Some(room_for(longest, lease, budget)),
-            ..Finding::ok(text)
-        }
+        Finding::warning(text, room_for(longest, lease, budget))
     }))
 }
 
