@@ -11,8 +11,8 @@ CREATE TABLE checks.issuing_check (
     -- check.
     trigger_id     text,
     application_id text,
-    -- PLANNED: received, not started. NEW: in progress, without an answer; only this state counts at the
-    -- gate. DONE: answered. OVERDUE: ended without a check. REFUSED: the AI service rejects it.
+    -- PLANNED: not in progress. NEW: in progress, without an answer; only this state counts at the gate.
+    -- DONE: answered. OVERDUE: ended without a check.
     work_statusom  text        NOT NULL DEFAULT 'NEW',
     -- The task is overdue after this time. Null means never.
     due_at         timestamptz,
@@ -28,8 +28,7 @@ CREATE TABLE checks.issuing_check (
     CONSTRAINT ids_are_whole CHECK ((trigger_id IS NULL) = (application_id IS NULL)),
     CONSTRAINT trigger_id_is_1_to_100_characters CHECK (char_length(trigger_id) BETWEEN 1 AND 100),
     CONSTRAINT application_id_is_1_to_100_characters CHECK (char_length(application_id) BETWEEN 1 AND 100),
-    CONSTRAINT work_statusom_is_planned_new_done_overdue_or_refused
-        CHECK (work_statusom IN ('PLANNED', 'NEW', 'DONE', 'OVERDUE', 'REFUSED')),
+    CONSTRAINT work_statusom_is_planned_new_done_or_overdue CHECK (work_statusom IN ('PLANNED', 'NEW', 'DONE', 'OVERDUE')),
     CONSTRAINT only_a_new_check_has_a_place CHECK (place_ends_at IS NULL OR work_statusom = 'NEW'),
     CONSTRAINT answer_is_whole CHECK ((answer IS NULL) = (answered_at IS NULL)),
     CONSTRAINT only_a_done_check_has_an_answer CHECK (answer IS NULL OR work_statusom = 'DONE')
@@ -37,6 +36,21 @@ CREATE TABLE checks.issuing_check (
 
 -- The gate counts only these few rows, however large the table grows.
 CREATE INDEX issuing_check_new ON checks.issuing_check (id) WHERE work_statusom = 'NEW';
+
+-- Whether nothing more comes of a check: it was answered, it is overdue, or no event of its application is in
+-- the queue. The queue ends events without a handler, such as those that expire.
+CREATE FUNCTION checks.is_ended(i checks.issuing_check) RETURNS boolean
+    LANGUAGE sql STABLE RETURN
+    i.work_statusom IN ('DONE', 'OVERDUE')
+    OR (i.work_statusom = 'PLANNED' OR i.place_ends_at < clock_timestamp())
+       AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'application:' || i.application_id);
+
+-- The checks with their state. ENDED: without an answer; the event in the log says why.
+CREATE VIEW checks.state AS
+SELECT i.trigger_id, i.application_id,
+       CASE WHEN i.work_statusom IN ('PLANNED', 'NEW') AND checks.is_ended(i) THEN 'ENDED' ELSE i.work_statusom END AS state,
+       i.due_at, i.answer, i.answered_at, i.created_at, i.updated_at
+  FROM checks.issuing_check AS i;
 
 -- One row, which a session locks while it counts.
 CREATE TABLE checks.gate (

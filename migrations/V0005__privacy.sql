@@ -69,20 +69,19 @@ BEGIN
     RETURN jsonb_build_object('forms.form', cardinality(ids), 'forms.message', messages);
 END $$;
 
--- Removes checks that ended this long ago. An open check never expires.
+-- Removes checks that ended and have not changed for this long. An open check never expires.
 CREATE FUNCTION checks.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
-    ended CONSTANT text[] := ARRAY['DONE', 'OVERDUE', 'REFUSED'];
     ids CONSTANT bigint[] := ARRAY(SELECT i.id FROM checks.issuing_check AS i
-                                    WHERE i.work_statusom = ANY (ended) AND i.updated_at < until
+                                    WHERE i.updated_at < until AND checks.is_ended(i)
                                     LIMIT CASE WHEN NOT expire.dry_run THEN expire.most END);
     removed bigint := cardinality(ids);
 BEGIN
     IF NOT expire.dry_run THEN
         DELETE FROM checks.issuing_check AS i
-         WHERE i.id = ANY (ids) AND i.work_statusom = ANY (ended) AND i.updated_at < until;
+         WHERE i.id = ANY (ids) AND i.updated_at < until;
         GET DIAGNOSTICS removed = ROW_COUNT;
     END IF;
     RETURN jsonb_build_object('checks.issuing_check', removed);

@@ -98,6 +98,12 @@ impl World {
         self.value(&row).await
     }
 
+    /// The state of our own check, as the view has it.
+    async fn state(&self, number: u32) -> Value {
+        let row = format!("SELECT state FROM checks.state WHERE trigger_id = 'T{number}'");
+        self.value(&row).await
+    }
+
     fn calls(&self) -> usize {
         self.services.calls("ai_check").len()
     }
@@ -521,19 +527,32 @@ async fn b16_a_check_that_failed_leaves_its_place_and_comes_again() {
 }
 
 #[tokio::test]
-async fn a_check_that_is_refused_ends_with_the_error_and_leaves_its_place() {
+async fn a_check_that_ends_without_an_answer_is_ended_for_its_readers_and_can_be_asked_for_again() {
     let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", Mode::Refuse { status: 422 });
-    let id = world.ask(1).await;
-    assert_eq!(world.drain().await.completed_with_errors, 1);
-    let ended = world.logged(id).await;
+    let refused = world.ask(1).await;
+    for _ in 0..4 {
+        assert_eq!(world.drain().await.retried, 1);
+        assert_eq!(world.state(1).await, "PLANNED");
+        world.time_passes().await;
+    }
+    assert_eq!(world.drain().await.failed, 1);
+    let ended = world.logged(refused).await;
     assert_eq!(ended["errors"][0]["code"], "ai_check_refused");
-    assert_eq!(world.standing(1).await, "REFUSED");
+    assert_eq!(world.state(1).await, "ENDED");
+
+    let expired = world.ask(2).await;
+    let past = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp() - interval '1 s'";
+    world.execute(past).await;
+    assert_eq!(world.state(2).await, "PLANNED");
+    assert_eq!(world.drain().await.expired, 1);
+    assert_eq!(world.logged(expired).await["errors"][0]["code"], "expired");
+    assert_eq!(world.state(2).await, "ENDED");
 
     world.services.set("ai_check", Mode::Up);
     world.ask(1).await;
     world.drain().await;
-    assert_eq!(world.standing(1).await, "DONE", "a new message asks again");
+    assert_eq!(world.state(1).await, "DONE", "a new message asks again");
 }
 
 #[tokio::test]
@@ -643,8 +662,8 @@ async fn an_answer_that_cannot_be_stored_is_final_and_requested_once() {
     assert_eq!(world.drain().await.completed_with_errors, 1);
     let ended = world.logged(id).await;
     assert_eq!(ended["errors"][0]["code"], "ai_check_answer");
-    let found = (world.calls(), world.standing(1).await);
-    assert_eq!(found, (1, json!("REFUSED")));
+    let found = (world.calls(), world.state(1).await);
+    assert_eq!(found, (1, json!("ENDED")));
 }
 
 /// Runs `tidegate --json receive-issuing` with the message on its input.

@@ -36,6 +36,7 @@ SELECT kind, lpad(id, 32, '0')::uuid, '00000000-0000-0000-0000-000000000003', lp
 INSERT INTO medical.entity (kind, id, patient_id, organization_id, status, content, updated_at)
 VALUES ('episode', lpad('d', 32, '0')::uuid, '00000000-0000-0000-0000-000000000004', gen_random_uuid(), 'closed', '{}', now() - interval '5000 days');
 SELECT tidegate.publish('form_cancelled', '{}', group_key => 'form:busy'),
+       tidegate.publish('issuings-ai-checks', '{}', group_key => 'application:3'),
        tidegate.publish('episode_cancel_job', '{}', group_key => 'patient:00000000-0000-0000-0000-000000000004');";
 
 async fn cleaned(
@@ -100,7 +101,7 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     for setting in [two_years as fn(&str) -> Option<String>, ten_years] {
         cleaned(&database, false, setting).await.unwrap();
     }
-    assert_eq!(counted(&client).await, [2, 2, 1, 2, 6]);
+    assert_eq!(counted(&client).await, [2, 2, 1, 1, 6]);
 }
 
 #[tokio::test]

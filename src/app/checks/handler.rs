@@ -90,8 +90,8 @@ impl Checks {
             return self.put_off(check, ctx, full_at);
         }
         let checked = self.ask(check, ctx).await;
-        if let Err(error) = &checked {
-            leave_place(check, ctx, error).await;
+        if checked.is_err() {
+            leave_place(check, ctx).await;
         }
         checked
     }
@@ -156,15 +156,10 @@ async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
 
 /// Releases the place of a failed check, so that other checks need not wait while this one waits. If
 /// the place cannot be released now, it expires by itself.
-async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) {
-    let state = if error.is_rejection() {
-        "REFUSED"
-    } else {
-        "PLANNED"
-    };
+async fn leave_place(check: &IssuingCheck, ctx: &Context) {
     let left = async {
         let client = ctx.connection().await?;
-        Ok::<_, HandlerError>(store::leave(&client, check, state).await?)
+        Ok::<_, HandlerError>(store::leave(&client, check, "PLANNED").await?)
     };
     if let Err(error) = left.await {
         tracing::warn!(%error, "a check keeps its place until it runs out");

@@ -12,14 +12,13 @@ use tidegate::queue::{document, execute, query};
 use tidegate::{Context, Error, HandlerError, statements};
 
 statements! {
-    /// Stores a planned check. A message may change the due time, and may reopen a check that ended
-    /// without an answer.
+    /// Stores a planned check. A message may change the due time, and may reopen a check that was overdue.
     PLAN: "checks.plan" [TEXT, TEXT, TIMESTAMPTZ] = "\
 INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, due_at)
 VALUES ($1, $2, 'PLANNED', $3)
     ON CONFLICT (trigger_id, application_id) DO UPDATE
    SET due_at = excluded.due_at, updated_at = clock_timestamp(),
-       work_statusom = CASE WHEN i.work_statusom IN ('OVERDUE', 'REFUSED') THEN 'PLANNED'
+       work_statusom = CASE WHEN i.work_statusom = 'OVERDUE' THEN 'PLANNED'
                             ELSE i.work_statusom END";
 
     STANDING: "checks.standing" [TEXT, TEXT] = "\
@@ -105,8 +104,7 @@ pub(super) async fn answer(
     execute(client, &ANSWER, &params).await
 }
 
-/// Ends a check as OVERDUE. Or releases its place without an answer: it is PLANNED, to be performed again, or
-/// REFUSED by the AI service.
+/// Ends a check as OVERDUE, or releases its place without an answer: it is PLANNED.
 pub(super) async fn leave(
     client: &impl Queryable,
     check: &IssuingCheck,
