@@ -61,10 +61,11 @@ INSERT INTO checks.gate DEFAULT VALUES;
 
 -- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a
 -- function, because counting and taking must be one step that commits before the call to the service, and the
--- count needs a snapshot taken after the lock.
+-- count needs a snapshot taken after the lock. `own`: one of the places is that of another check of ours, and
+-- is free again soon.
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
-) RETURNS TABLE (taken boolean, at timestamptz)
+) RETURNS TABLE (taken boolean, at timestamptz, own boolean)
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -81,7 +82,7 @@ BEGIN
                    WHERE work_statusom = 'NEW' AND place_ends_at <= take_place.at
                      FOR NO KEY UPDATE SKIP LOCKED);
     -- A check does not wait for itself: after the death of a worker its own row may still be NEW.
-    SELECT count(*) < take_place.places INTO take_place.taken
+    SELECT count(*) < take_place.places, count(i.place_ends_at) > 0 INTO take_place.taken, take_place.own
       FROM checks.issuing_check AS i
      WHERE i.work_statusom = 'NEW'
        AND (i.trigger_id, i.application_id) IS DISTINCT FROM (take_place.trigger_id, take_place.application_id);

@@ -36,6 +36,9 @@ const RESERVE: Duration = Duration::from_secs(2);
 /// worker died.
 const PLACE_MARGIN: Duration = Duration::from_secs(5);
 
+/// How often a check looks whether a place that it waits for is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// No check is postponed for less, so that it does not return constantly.
 const LEAST_DELAY: Duration = Duration::from_secs(1);
 
@@ -85,8 +88,7 @@ impl Checks {
             Standing::Overdue => return end_overdue(check, ctx).await,
             Standing::Open => {}
         }
-        let held_for = time_left(ctx) + PLACE_MARGIN;
-        if let Some(full_at) = store::take_place(ctx, check, PLACES.into(), held_for).await? {
+        if let Some(full_at) = take_place(check, ctx).await? {
             return self.put_off(check, ctx, full_at);
         }
         let checked = self.ask(check, ctx).await;
@@ -141,6 +143,24 @@ fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
     match left {
         Some(left) if left <= delay => (left / 2).max(LEAST_DELAY).min(left),
         _ => delay,
+    }
+}
+
+/// Takes a place, or returns when there was none. If one is that of another check of ours, because another
+/// system has the other place, waits for it: to put off all checks until later would leave it idle. Waits for
+/// at most half of the handler's time, and leaves the rest to the call.
+async fn take_place(
+    check: &IssuingCheck,
+    ctx: &Context,
+) -> Result<Option<SystemTime>, HandlerError> {
+    let began = Instant::now();
+    loop {
+        let left = time_left(ctx);
+        let full = store::take_place(ctx, check, PLACES.into(), left + PLACE_MARGIN);
+        match full.await? {
+            Some((_, true)) if began.elapsed() < left => tokio::time::sleep(LOOK_AGAIN).await,
+            full => return Ok(full.map(|(at, _)| at)),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ SELECT to_jsonb(CASE WHEN work_statusom = 'DONE' THEN 'answered'
                      ELSE 'open' END)::text
   FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
 
-    TAKE_PLACE: "checks.take_place" [TEXT, TEXT, INT4, FLOAT8] = "SELECT at FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
+    TAKE_PLACE: "checks.take_place" [TEXT, TEXT, INT4, FLOAT8] = "SELECT at, own FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
 
     /// Stores an answer. The first answer is kept.
     ANSWER: "checks.answer" [TEXT, TEXT, TEXT] = "\
@@ -79,19 +79,20 @@ pub(super) async fn standing(
 }
 
 /// Makes the check NEW, unless `places` other checks already are. Runs outside the event's transaction: other
-/// checks must see at once that this check is NEW. Without a place, returns the database's time.
+/// checks must see at once that this check is NEW. Without a place, returns the database's time, and whether
+/// another check of ours has one.
 pub(super) async fn take_place(
     ctx: &Context,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
-) -> Result<Option<SystemTime>, HandlerError> {
+) -> Result<Option<(SystemTime, bool)>, HandlerError> {
     let client = ctx.connection().await?;
     let held_for = held_for.as_secs_f64();
     let params: [&(dyn ToSql + Sync); 4] =
         [&check.trigger_id, &check.application_id, &places, &held_for];
     let full = query(&*client, &TAKE_PLACE, &params).await?;
-    Ok(full.first().map(|row| row.get(0)))
+    Ok(full.first().map(|row| (row.get(0), row.get(1))))
 }
 
 /// Stores the AI service's answer and makes the check DONE.
