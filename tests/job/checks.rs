@@ -675,15 +675,21 @@ async fn an_event_without_a_row_is_checked_and_its_answer_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_stored_is_final_and_requested_once() {
+async fn an_answer_that_cannot_be_stored_is_a_failure_of_its_service() {
     let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", Mode::Nul);
     let id = world.ask(1).await;
-    assert_eq!(world.drain().await.completed_with_errors, 1);
-    let ended = world.logged(id).await;
-    assert_eq!(ended["errors"][0]["code"], "ai_check_answer");
-    let found = (world.calls(), world.state(1).await);
-    assert_eq!(found, (1, json!("ENDED")));
+    assert_eq!(world.drain().await.retried, 1);
+    let queued = world.queued().await;
+    assert_eq!(
+        (&queued["id"], &queued["attempts"]),
+        (&json!(id), &json!(1))
+    );
+    let told = queued["last_error"].as_str().unwrap();
+    assert!(told.starts_with("ai_check_answer: "), "{told}");
+    let failures = "SELECT failures FROM tidegate.service WHERE service = 'ai_check'";
+    assert_eq!(world.value(failures).await, 1);
+    assert_eq!(world.standing(1).await, "PLANNED");
 }
 
 /// Runs `tidegate --json receive-issuing` with the message on its input.
