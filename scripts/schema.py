@@ -55,7 +55,7 @@ INTERNAL = set("""
     drain_run drain_slot schedule held event_log_default lease lease_cut minute_stats queue_migrations service service_place target
     cleanup_step default_max_attempts figures_by_kind figures_since find_subject give_up_after has_nul here home is_copy job_status job_status_code
     job_status_number left_to_do log_partitions logged move_in offspring patience publish_batch publish_one record_publish refusal
-    takes_plaintext targets unmarked_events unordered_leases usual_group
+    takes_plaintext targets unmarked_events unordered_leases
 """.split())
 # A table that people write to, and the view by which they read it.
 WRITTEN = {"event_queue": "events"}

@@ -21,7 +21,6 @@ mod shop;
 mod slots;
 mod snooze;
 mod steady;
-mod strict;
 mod tick;
 mod waits;
 mod wake;

@@ -335,6 +335,25 @@ async fn a_grant_letter_for_our_case_is_archived_saved_and_notified() {
         ])
     );
     let sql = "SELECT status FROM forms.form";
+#[tokio::test]
+async fn a2_one_handler_at_a_time_calls_the_services_in_the_order_of_the_forms() {
+    let mut world = World::new().await;
+    for n in 10..30 {
+        world.submit_form(&form(&format!("f{n}"))).await;
+    }
+    let options = DrainOptions {
+        concurrency: 1,
+        ..retrying_in_an_hour()
+    };
+    let report = crate::application::drain(&world.database, &world.app, &options).await;
+    assert_eq!(report.completed, 60, "{report:?}");
+    for service in ["archive", "cases", "notifications"] {
+        let calls = world.services.calls(service);
+        let references: Vec<&str> = calls.iter().map(|call| call.reference.as_str()).collect();
+        assert!(references.is_sorted(), "{service}: {references:?}");
+    }
+}
+
     assert_eq!(world.value(sql).await, "approved");
     let sql = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'";
     assert_eq!(world.value(sql).await, "f1");

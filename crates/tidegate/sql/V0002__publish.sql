@@ -20,12 +20,6 @@ CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
 COMMENT ON FUNCTION tidegate.takes_plaintext IS
     'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
-CREATE FUNCTION tidegate.usual_group() RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN NULL::text;
-COMMENT ON FUNCTION tidegate.usual_group IS
-    'The group of events that are published without one; null if they have none. Set by `tidegate migrate` from TIDEGATE_ORDER.';
-
 -- The first invalid field of an event, as a message that names the field and says what it must be. Null if
 -- all are valid. It is one expression without a SET clause, so that Postgres inlines it. As a function call
 -- for each event of a batch, it took twice as long as the insert itself. It needs no search_path, because its
@@ -51,9 +45,6 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
             THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
-        -- The functions that publish have set it.
-        WHEN group_key IS NULL AND tidegate.usual_group() IS NOT NULL
-            THEN 'group_key: must be set by publish(), because this queue is in strict order (TIDEGATE_ORDER=strict)'
         WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
             THEN 'dedup_key: must have 1 to 200 characters, got ' || char_length(dedup_key)
         WHEN char_length(correlation_id) NOT BETWEEN 1 AND 200
@@ -238,7 +229,6 @@ CREATE FUNCTION tidegate.publish_one(
 DECLARE
     refused text;
 BEGIN
-    publish_one.group_key := coalesce(publish_one.group_key, tidegate.usual_group());
     refused := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                                 publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
                                 publish_one.max_attempts, publish_one.traceparent);
@@ -438,9 +428,6 @@ DECLARE
     inserted_ids bigint[];
     answer record;
 BEGIN
-    IF tidegate.usual_group() IS NOT NULL THEN
-        group_keys := ARRAY(SELECT coalesce(group_keys[n], tidegate.usual_group()) FROM generate_series(1, cardinality(kinds)) AS n ORDER BY n);
-    END IF;
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
                  LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -627,5 +614,5 @@ COMMENT ON FUNCTION tidegate.publish_many IS
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-    tidegate.receive, tidegate.takes_plaintext, tidegate.usual_group, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
+    tidegate.receive, tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay TO tidegate_drain;

@@ -157,14 +157,14 @@ DECLARE
     drawn bigint[];
 BEGIN
     PERFORM tidegate.lock_groups(ARRAY(
-        SELECT DISTINCT coalesce(l.group_key, tidegate.usual_group()) FROM tidegate.event_log AS l WHERE l.id = ANY (originals)));
+        SELECT DISTINCT l.group_key FROM tidegate.event_log AS l WHERE l.id = ANY (originals)));
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
     RETURN QUERY
     INSERT INTO tidegate.event_queue AS q
            (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known,
             traceparent)
     OVERRIDING SYSTEM VALUE
-    SELECT pair.new_id, l.kind, l.payload, coalesce(l.group_key, tidegate.usual_group()), l.dedup_key, l.correlation_id, l.max_attempts,
+    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
            CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
                 THEN clock_timestamp() + expires_in ELSE l.deadline END,
            CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-pub use self::stored::{Order, Payloads, StoredSettings};
+pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::{BEGIN, Client, Database, OnQueue, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;

@@ -31,8 +31,8 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
     ///
     /// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
     /// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the
-    /// bodies of `default_max_attempts`, `max_group_delay`, `give_up_after`, `usual_group` and
-    /// `takes_plaintext`, and the migrations' histories. Third, what a partition inherits from its parent.
+    /// bodies of `default_max_attempts`, `max_group_delay`, `give_up_after` and `takes_plaintext`, and the
+    /// migrations' histories. Third, what a partition inherits from its parent.
     CATALOG: "catalog" [] = "\
 WITH relation AS (
     SELECT c.oid, c.relname AS name, c.relkind AS sort, c.relispartition AS is_partition, c.relpartbound AS bound
@@ -82,7 +82,7 @@ WITH relation AS (
                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END,
                      CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END,
                      'SET ' || array_to_string(p.proconfig, ' SET '),
-                     CASE WHEN p.prosqlbody IS NULL AND p.proname NOT IN ('default_max_attempts', 'max_group_delay', 'give_up_after', 'takes_plaintext', 'usual_group')
+                     CASE WHEN p.prosqlbody IS NULL AND p.proname NOT IN ('default_max_attempts', 'max_group_delay', 'give_up_after', 'takes_plaintext')
                           THEN 'md5 ' || md5(regexp_replace(p.prosrc, '\\m' || 'tidegate' || '(?=[.'']|_(publish|drain|pull|operate|read|jobs)\\M)', '$', 'g')) END)
       FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
      WHERE p.pronamespace = to_regnamespace('tidegate'))

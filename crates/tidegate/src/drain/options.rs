@@ -17,7 +17,7 @@ settings! {
         budget: Duration = Duration::from_secs(50), "TIDEGATE_BUDGET";
         /// The most handlers that run at once, 1 to 1,000. With 1, one drain is first in, first out
         /// while nothing fails (A2). With more, and with several drains at once, an event without a group may
-        /// start up to a second before an older one. `TIDEGATE_ORDER=strict` promises more.
+        /// start up to a second before an older one.
         concurrency: usize = 8, "TIDEGATE_CONCURRENCY", within Self::CONCURRENCY;
         /// The most events in one lease, 1 to 10,000. Fewer are leased while handlers are slow.
         batch: u32 = 1000, "TIDEGATE_BATCH", within Self::BATCH;

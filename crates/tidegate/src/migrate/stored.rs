@@ -23,9 +23,6 @@ settings! {
         give_up_after: Option<Duration> = None, "TIDEGATE_GIVE_UP_AFTER";
         /// Which payloads may be published: `any`, as in a new database, or only `sealed` ones.
         payloads: Option<Payloads> = None, "TIDEGATE_PAYLOADS";
-        /// In which order events without a group run: `id`, as in a new database, in which a slow or a failed
-        /// one holds up none; or `strict`: they form one group, so each waits until all before it have ended.
-        order: Option<Order> = None, "TIDEGATE_ORDER";
     }
     parts {}
     rest {}
@@ -42,17 +39,6 @@ pub enum Payloads {
 
 words!(Payloads: "any" = Self::Any, "sealed" = Self::Sealed);
 
-/// In which order events without a group run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub enum Order {
-    /// They start by id, and overlap.
-    Id,
-    /// One after the other, as one group. It applies to what is published from then on.
-    Strict,
-}
-
-words!(Order: "id" = Self::Id, "strict" = Self::Strict);
-
 impl StoredSettings {
     /// Returns the statements that store what is set.
     pub(super) fn statements(&self) -> Vec<String> {
@@ -65,21 +51,12 @@ impl StoredSettings {
             let takes = payloads == Payloads::Any;
             constant("takes_plaintext", "boolean", &takes)
         };
-        let order = |order| {
-            let group = if order == Order::Strict {
-                "'strict'"
-            } else {
-                "NULL"
-            };
-            constant("usual_group", "text", &format_args!("{group}::text"))
-        };
         let statements = [
             self.max_attempts.map(attempts),
             self.max_group_delay
                 .map(|most| time("max_group_delay", most)),
             self.give_up_after.map(|most| time("give_up_after", most)),
             self.payloads.map(plaintext),
-            self.order.map(order),
         ];
         statements.into_iter().flatten().collect()
     }
@@ -103,7 +80,6 @@ mod tests {
             ("TIDEGATE_MAX_GROUP_DELAY", "soon", "500ms, 30s, 5m or 1h"),
             ("TIDEGATE_GIVE_UP_AFTER", "never", "500ms, 30s, 5m or 1h"),
             ("TIDEGATE_PAYLOADS", "none", "any or sealed"),
-            ("TIDEGATE_ORDER", "fifo", "id or strict"),
         ] {
             let lookup = |name: &str| (name == variable).then(|| value.to_owned());
             let error = StoredSettings::from_settings(&lookup)
