@@ -10,9 +10,9 @@
 //! | `decline` | as a cancellation: the application was declined |
 //! | `viewed` | `{"grant_number"}`: a grant letter was viewed |
 //!
-//! A message names its subject in a field of its own: `"type": "letter"`. A message without `type`, or with
-//! `kind`, is a bus message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields
-//! are allowed and ignored.
+//! A message names its subject in a field of its own: `"type": "letter"`. A message without `type` and with a
+//! `kind` is one of the bus: it requests an AI check ([`checks::receive`]) or is irrelevant. Every other
+//! message is refused, so that none is lost.
 
 use std::sync::LazyLock;
 
@@ -69,22 +69,26 @@ impl Subject {
 /// Receives a message from outside.
 ///
 /// # Errors
-/// As [`Subject::take_in`] and [`checks::receive`].
+/// [`Error::Invalid`] if nobody understands the message. Otherwise as [`Subject::take_in`] and
+/// [`checks::receive`].
 pub async fn receive(
     tx: &Transaction<'_>,
     filter: &Filter,
     message: &Message,
 ) -> Result<(), Error> {
-    let said: Value = message.json()?;
-    let name = said.get("type").filter(|_| said.get("kind").is_none());
-    let Some(name) = name else {
+    let mut said: Value = message.json()?;
+    if said.get("type").is_none() && said.get("kind").is_some() {
         return checks::receive(tx, filter, &said).await.map(drop);
-    };
-    let subject = name.as_str().map(|name| Subject::from_str(name, false));
-    let Some(Ok(subject)) = subject else {
-        let wanted = "must be form, letter, cancellation, decline or viewed, or be left out";
+    }
+    let subject = said["type"].as_str();
+    let Some(Ok(subject)) = subject.map(|name| Subject::from_str(name, false)) else {
+        let wanted = "must be form, letter, cancellation, decline or viewed; only messages with a kind have none";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };
+    // What names the subject is no part of it.
+    if let Some(fields) = said.as_object_mut() {
+        fields.retain(|name, _| name != "type" && name != "kind");
+    }
     subject.take_in(tx, None, &said).await.map(drop)
 }
 

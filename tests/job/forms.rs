@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use test_support::services::{self, Mode, Services};
 use test_support::{self as support, wait_for_a_lock};
 use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
+use tidegate::intake::{Message, is_refusal};
 use tidegate::testing::handlers_of;
 use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
@@ -1209,6 +1210,69 @@ async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_sta
             ..Whom::default()
         },
         audit: Audit::of("request 17"),
+/// B32 for all messages: only those of the bus that are about something else are left alone.
+#[tokio::test]
+async fn b32_a_message_that_is_not_understood_is_refused_and_not_dropped() {
+    let world = World::new().await;
+    let url = world.db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    let service = tidegate_job::app::program().start(&lookup).unwrap();
+    let mut receiver = service.receiver().unwrap();
+    let with = |more: Value| {
+        let mut message = json!(form("f1"));
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        message
+    };
+    let check = |more: Value| {
+        let mut message = json!({"kind": "issuing", "triggerId": "T1", "applicationId": "A1"});
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        message
+    };
+    let messages = [
+        (with(json!({})), Err("type: ")),
+        (with(json!({"Type": "form"})), Err("type: ")),
+        (with(json!({"type": "Form"})), Err("type: ")),
+        (
+            with(json!({"type": "payment", "kind": "payment"})),
+            Err("type: "),
+        ),
+        (
+            with(json!({"type": null, "kind": "payment"})),
+            Err("type: "),
+        ),
+        (with(json!({"kind": 7})), Err("kind: ")),
+        (json!({}), Err("type: ")),
+        (json!([]), Err("type: ")),
+        (check(json!({"Stage": "ai-check"})), Err("stage: ")),
+        (check(json!({"stage": ["ai-check"]})), Err("stage: ")),
+        (check(json!({"stage": "signing"})), Ok(0)),
+        (json!({"kind": "payment"}), Ok(0)),
+        (with(json!({"type": "form", "kind": "payment"})), Ok(1)),
+        (check(json!({"stage": "ai-check"})), Ok(2)),
+    ];
+    for (number, (says, expected)) in messages.into_iter().enumerate() {
+        let message = Message {
+            source: "here".to_owned(),
+            id: number.to_string(),
+            body: says.to_string().into_bytes(),
+        };
+        let received = receiver.receive(&message, None).await;
+        let stored = world
+            .value("SELECT count(*) FROM tidegate.event_queue")
+            .await;
+        match (expected, received) {
+            (Ok(events), Ok(_)) => assert_eq!(stored, events, "{says}"),
+            (Err(field), Err(error)) => {
+                assert!(is_refusal(&error), "{says}: {error}");
+                assert!(error.to_string().starts_with(field), "{says}: {error}");
+            }
+            (_, other) => panic!("{says}: {other:?}"),
+        }
+    }
+}
+
         dry_run,
     };
     let preview = service.run(&asked(true)).await.unwrap();
