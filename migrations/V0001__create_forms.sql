@@ -56,6 +56,20 @@ CREATE FUNCTION forms.steps(form_id text) RETURNS jsonb
     SELECT coalesce(jsonb_agg(to_jsonb(s) - 'id' ORDER BY s.id), '[]') FROM (SELECT * FROM own ORDER BY id LIMIT 100) AS s
 $$;
 
+-- For a letter: the forms of its company whose case is still being opened.
+CREATE INDEX form_without_case ON forms.form (company_number) WHERE case_number IS NULL;
+
+-- A form of a company whose case is still being opened: it has no number yet, but events that lead to one. A
+-- letter to the company may be about this case. Readers of forms may not read events.
+CREATE FUNCTION forms.opening(company_number text) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT f.id FROM forms.form AS f
+     WHERE f.company_number = opening.company_number AND f.case_number IS NULL
+       AND EXISTS (SELECT FROM tidegate.event_queue AS q
+                    WHERE q.group_key = 'form:' || f.id AND q.kind IN ('form_submitted', 'form_archived'))
+     ORDER BY f.created_at, f.id LIMIT 1
+$$;
+
 -- Every message from outside, once. Its key identifies a repetition. The client that sent it over HTTP is
 -- part of the key, so that no client takes another one's ids. Other ways in, and callers who are not
 -- identified, have none.

@@ -15,7 +15,7 @@ GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publi
    TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_intake;
 GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;
-GRANT EXECUTE ON FUNCTION forms.steps TO tidegate_intake;
+GRANT EXECUTE ON FUNCTION forms.steps, forms.opening TO tidegate_intake;
 GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_intake;
 GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_intake;
 GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;
@@ -35,7 +35,7 @@ GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;
 REVOKE INSERT, UPDATE ON forms.notice FROM tidegate_drain;
-GRANT EXECUTE ON FUNCTION checks.take_place TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION forms.opening, checks.take_place TO tidegate_drain;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_operate;
 GRANT SELECT, UPDATE (text) ON forms.notice TO tidegate_operate;

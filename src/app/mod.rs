@@ -148,10 +148,7 @@ mod tests {
             ],
         ),
         ("grant_letter_received", &[("archive_letter", "archive")]),
-        (
-            "grant_letter_archived",
-            &[("save_grant", "database"), ("approve_form", "database")],
-        ),
+        ("grant_letter_archived", &[("save_grant", "database")]),
         ("grant_saved", &[("notify_approved", "notifications")]),
         ("external_letter_received", &[("archive_letter", "archive")]),
         (
@@ -161,19 +158,12 @@ mod tests {
                 ("notify_external", "notifications"),
             ],
         ),
-        (
-            "form_cancelled",
-            &[
-                ("notify_cancelled", "notifications"),
-                ("cancel_form", "database"),
-            ],
-        ),
+        ("form_cancelled", &[("notify_cancelled", "notifications")]),
         (
             "form_declined",
             &[
                 ("archive_decision", "archive"),
                 ("notify_declined", "notifications"),
-                ("decline_form", "database"),
             ],
         ),
         ("grant_letter_viewed", &[("count_view", "database")]),

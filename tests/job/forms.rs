@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::application::{World, retrying_in_an_hour};
 use serde_json::{Value, json};
 use test_support::services::{self, Mode, Services};
-use test_support::{self as support, wait_for_a_lock};
+use test_support::{self as support, wait_for_a_lock, words};
 use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
 use tidegate::intake::{Message, is_refusal};
 use tidegate::testing::handlers_of;
@@ -116,6 +116,20 @@ impl World {
             case_number: lost.get(0),
             measure_id: lost.get(1),
         }
+    }
+
+    /// The case that the case system has opened for a form, whose answer is still on its way.
+    async fn case_to_be(&self, form_id: &str) -> Measure {
+        let reference = format!("form/{form_id}");
+        let opened = reqwest::Client::new()
+            .post(format!(
+                "{}/cases",
+                self.services.setting("CASES_URL").expect("it is set")
+            ))
+            .header("Idempotency-Key", &reference)
+            .json(&json!({"reference": reference}));
+        let answer = opened.send().await.expect("it answers");
+        answer.json().await.expect("it is a case")
     }
 
     async fn receive_letter(&mut self, external_id: &str, grant: &Grant) -> SubmitReport {
@@ -309,6 +323,25 @@ async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_notified() {
 }
 
 #[tokio::test]
+async fn a2_one_handler_at_a_time_calls_the_services_in_the_order_of_the_forms() {
+    let mut world = World::new().await;
+    for n in 10..30 {
+        world.submit_form(&form(&format!("f{n}"))).await;
+    }
+    let options = DrainOptions {
+        concurrency: 1,
+        ..retrying_in_an_hour()
+    };
+    let report = crate::application::drain(&world.database, &world.app, &options).await;
+    assert_eq!(report.completed, 60, "{report:?}");
+    for service in ["archive", "cases", "notifications"] {
+        let calls = world.services.calls(service);
+        let references: Vec<&str> = calls.iter().map(|call| call.reference.as_str()).collect();
+        assert!(references.is_sorted(), "{service}: {references:?}");
+    }
+}
+
+#[tokio::test]
 async fn a6_every_event_of_a_form_carries_its_id_and_its_group() {
     let mut world = World::new().await;
     world.submit_form(&form("f1")).await;
@@ -336,29 +369,13 @@ async fn a_grant_letter_for_our_case_is_archived_saved_and_notified() {
         ])
     );
     let sql = "SELECT status FROM forms.form";
-#[tokio::test]
-async fn a2_one_handler_at_a_time_calls_the_services_in_the_order_of_the_forms() {
-    let mut world = World::new().await;
-    for n in 10..30 {
-        world.submit_form(&form(&format!("f{n}"))).await;
-    }
-    let options = DrainOptions {
-        concurrency: 1,
-        ..retrying_in_an_hour()
-    };
-    let report = crate::application::drain(&world.database, &world.app, &options).await;
-    assert_eq!(report.completed, 60, "{report:?}");
-    for service in ["archive", "cases", "notifications"] {
-        let calls = world.services.calls(service);
-        let references: Vec<&str> = calls.iter().map(|call| call.reference.as_str()).collect();
-        assert!(references.is_sorted(), "{service}: {references:?}");
-    }
-}
-
     assert_eq!(world.value(sql).await, "approved");
     let sql = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'";
     assert_eq!(world.value(sql).await, "f1");
-    let expected = ["messages grant/G1/message", "statuses grant/G1/status"];
+    let expected = [
+        "messages form/f1/grant/G1/message",
+        "statuses form/f1/grant/G1/status",
+    ];
     assert_eq!(world.services.kept("notifications"), expected);
 }
 
@@ -410,8 +427,7 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     world.drain().await;
     let sql = "SELECT status FROM forms.form";
     assert_eq!(world.value(sql).await, "cancelled");
-    let codes =
-        "SELECT errors->0->>'code' FROM tidegate.event_log WHERE kind = 'grant_letter_archived'";
+    let codes = "SELECT errors->0->>'code' FROM tidegate.event_log WHERE kind = 'grant_saved'";
     assert_eq!(world.value(codes).await, "form_status");
     assert_eq!(
         world.services.kept("notifications"),
@@ -457,8 +473,7 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
         world.value(&format!("SELECT to_jsonb(({ended}))")).await,
         json!([
             "form_cancelled form_status",
-            "grant_letter_archived form_status",
-            "grant_saved form_status"
+            "grant_letter_archived form_status"
         ])
     );
 }
@@ -496,7 +511,7 @@ async fn a_notice_before_the_number_of_its_case_ends_the_form_as_soon_as_it_has_
         world.drain().await;
         let sent = world.services.kept("notifications");
         assert!(sent.contains(&format!("statuses form/f1/{status}/status")));
-        let approvals = sent.iter().filter(|sent| sent.contains("grant/"));
+        let approvals = sent.iter().filter(|sent| sent.contains("/grant/"));
         assert_eq!(approvals.count(), 0, "{sent:?}");
     }
 }
@@ -521,26 +536,280 @@ async fn a_notice_that_meets_the_opening_of_its_case_ends_the_form() {
     );
 }
 
+/// The company has two forms, and the letter may be about either.
 #[tokio::test]
-async fn a_letter_before_the_number_of_its_case_approves_the_form_as_soon_as_it_has_one() {
-    for drained_between in [true, false] {
+async fn a_letter_before_the_number_of_its_case_waits_for_it_and_changes_the_forms_own_entry() {
+    for ours in [true, false] {
         let mut world = World::new().await;
-        let measure = world.submit_and_lose_the_case(&form("f1")).await;
+        let measure = if ours {
+            world.case_to_be("f2").await
+        } else {
+            case()
+        };
+        world.services.set("cases", Mode::Down);
+        world.submit_form(&form("f1")).await;
+        world.submit_form(&form("f2")).await;
+        world.drain().await;
         let grant = Grant { measure, ..grant() };
         assert!(is_external(&world.receive_letter("1", &grant).await));
-        if drained_between {
-            world.drain().await;
-        }
-        world.publish("form_archived", &archived()).await;
+        world.drain().await;
+        assert!(world.services.calls("notifications").is_empty());
+
+        world.services.set("cases", Mode::Up);
+        world.time_passes().await;
+        world.requeue().await;
         world.drain().await;
         let failed = "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED'";
         assert_eq!(world.value(failed).await, 0, "{:?}", world.log().await);
-        assert_eq!(
-            world.value("SELECT status FROM forms.form").await,
-            "approved"
-        );
+        let approved = "SELECT array_agg(id) FROM forms.form WHERE status = 'approved'";
         let of = "SELECT form_id FROM forms.awarded_grant";
-        assert_eq!(world.value(of).await, "f1");
+        let told = world.services.kept("notifications");
+        let told = told.iter().filter(|one| one.contains("grant/"));
+        let told: Vec<&str> = told.map(String::as_str).collect();
+        if ours {
+            assert_eq!(world.value(approved).await, json!(["f2"]));
+            assert_eq!(world.value(of).await, "f2");
+            let own = [
+                "messages form/f2/grant/G1/message",
+                "statuses form/f2/grant/G1/status",
+            ];
+            assert_eq!(told, own);
+        } else {
+            assert_eq!(world.value(approved).await, Value::Null);
+            assert_eq!(world.value(of).await, Value::Null);
+            assert_eq!(told.len(), 3, "{told:?}");
+        }
+    }
+}
+
+/// A form whose case is never opened keeps no letter to its company for ever.
+#[tokio::test]
+async fn a_letter_to_a_company_whose_form_was_given_up_is_one_of_another_system() {
+    let mut world = World::new().await;
+    world.services.set("cases", Mode::Down);
+    world.submit_form(&form("f1")).await;
+    world.drain().await;
+    world.receive_letter("1", &grant()).await;
+    world
+        .execute("DELETE FROM tidegate.events WHERE kind = 'form_archived'")
+        .await;
+    world.drain().await;
+    let told = world.services.kept("notifications");
+    assert_eq!(told.len(), 3, "{told:?}");
+}
+
+/// What arrives about a form, the form's end, what its company is told of it, what if the form is drained before
+/// it is cancelled, and whether the letter stores a grant of the form.
+const ORDERS: [(&str, &str, &str, &str, bool); 15] = [
+    ("letter", "approved", "approved", "approved", true),
+    ("decline", "declined", "declined", "declined", false),
+    ("cancellation", "cancelled", "cancelled", "cancelled", false),
+    ("letter decline", "approved", "approved", "approved", true),
+    ("decline letter", "declined", "declined", "declined", false),
+    ("letter cancellation", "cancelled", "cancelled", BOTH, true),
+    (
+        "cancellation letter",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        true,
+    ),
+    (
+        "decline cancellation",
+        "declined",
+        "declined",
+        "declined",
+        false,
+    ),
+    (
+        "cancellation decline",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        false,
+    ),
+    (
+        "letter decline cancellation",
+        "cancelled",
+        "cancelled",
+        BOTH,
+        true,
+    ),
+    (
+        "letter cancellation decline",
+        "cancelled",
+        "cancelled",
+        BOTH,
+        true,
+    ),
+    (
+        "decline letter cancellation",
+        "declined",
+        "declined",
+        "declined",
+        false,
+    ),
+    (
+        "decline cancellation letter",
+        "declined",
+        "declined",
+        "declined",
+        false,
+    ),
+    (
+        "cancellation letter decline",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        true,
+    ),
+    (
+        "cancellation decline letter",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        true,
+    ),
+];
+const BOTH: &str = "approved cancelled";
+
+/// After how many of the arrivals the queue is drained, besides at the end.
+const DRAINS: [usize; 3] = [0, 1, 4];
+
+/// One order of arrivals, of a form of its own.
+struct Arrivals {
+    form: Form,
+    grant: Grant,
+    order: Vec<&'static str>,
+    row: usize,
+}
+
+impl Arrivals {
+    /// Every row with the form at every place. The case system has opened the cases already.
+    async fn all(world: &World) -> Vec<Self> {
+        let mut all = Vec::new();
+        for (row, (messages, ..)) in ORDERS.iter().enumerate() {
+            let messages: Vec<&str> = messages.split(' ').collect();
+            for place in 0..=messages.len() {
+                let mut order = messages.clone();
+                order.insert(place, "form");
+                let id = format!("{row}-{place}");
+                let mut form = form(&id);
+                form.company.number = format!("{:09}", all.len() + 1);
+                let grant = Grant {
+                    grant_number: format!("G-{id}"),
+                    measure: world.case_to_be(&id).await,
+                    company_number: form.company.number.clone(),
+                    ..grant()
+                };
+                all.push(Self {
+                    form,
+                    grant,
+                    order,
+                    row,
+                });
+            }
+        }
+        all
+    }
+
+    async fn arrive(&self, world: &mut World, what: &str) {
+        let id = &self.form.id;
+        let measure = &self.grant.measure;
+        let (subject, json) = match what {
+            "form" => (Subject::Form, json!(self.form)),
+            "letter" => (
+                Subject::Letter,
+                json!({"source": "l", "external_id": id, "grant": self.grant}),
+            ),
+            "decline" => (
+                Subject::Decline,
+                json!({"source": "d", "external_id": id, "measure": measure}),
+            ),
+            _ => (
+                Subject::Cancellation,
+                json!({"source": "c", "external_id": id, "measure": measure}),
+            ),
+        };
+        let tx = world.client.transaction().await.unwrap();
+        subject.take_in(&tx, None, &json).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    fn place(&self, what: &str) -> usize {
+        let place = self.order.iter().position(|one| *one == what);
+        place.unwrap_or(usize::MAX)
+    }
+
+    /// The end, what the company was told, whether the grant is the form's, and whether it was told of a grant of
+    /// another system.
+    async fn found(&self, world: &World, sent: &[String]) -> Value {
+        let (form, grant) = (&self.form.id, &self.grant.grant_number);
+        let told = |about: &&&str| sent.contains(&format!("statuses form/{form}/{about}/status"));
+        let approved = sent.contains(&format!("statuses form/{form}/grant/{grant}/status"));
+        let otherwise = ["declined", "cancelled"];
+        let told: Vec<&str> = (approved.then_some("approved").into_iter())
+            .chain(otherwise.iter().filter(told).copied())
+            .collect();
+        let status = format!("SELECT status FROM forms.form WHERE id = '{form}'");
+        let stored =
+            format!("SELECT count(*) = 1 FROM forms.awarded_grant WHERE form_id = '{form}'");
+        let elsewhere = sent.contains(&format!("cases grant/{grant}/case"));
+        json!([
+            world.value(&status).await,
+            told,
+            world.value(&stored).await,
+            elsewhere
+        ])
+    }
+
+    fn expected(&self, drains: usize) -> Value {
+        let (_, end, told, told_before, stored) = ORDERS[self.row];
+        let (form, letter) = (self.place("form"), self.place("letter"));
+        let known = form.max(letter);
+        let is_before = known < drains && known < self.place("cancellation");
+        let told = if is_before { told_before } else { told };
+        // Nobody knew yet that there would be a form.
+        let elsewhere = letter < drains && letter < form;
+        json!([end, words(told), stored, elsewhere])
+    }
+}
+
+#[tokio::test]
+async fn the_first_end_to_arrive_stands_in_all_orders_however_they_are_drained() {
+    for drains in DRAINS {
+        let mut world = World::new().await;
+        let all = Arrivals::all(&world).await;
+        for step in 0..4 {
+            for one in &all {
+                if let Some(what) = one.order.get(step) {
+                    one.arrive(&mut world, what).await;
+                }
+            }
+            if step < drains {
+                world.drain().await;
+            }
+        }
+        world.drain().await;
+        let left = "SELECT count(*) FROM tidegate.event_queue";
+        assert_eq!(world.value(left).await, 0, "{drains} drains");
+        let sent = world.services.kept("notifications");
+        let mut wrong = Vec::new();
+        for one in &all {
+            let (found, expected) = (one.found(&world, &sent).await, one.expected(drains));
+            if found != expected {
+                wrong.push(format!("{:?}: {found}, not {expected}", one.order));
+            }
+        }
+        assert!(
+            wrong.is_empty(),
+            "{drains} drains: {} of {}: {wrong:#?}",
+            wrong.len(),
+            all.len()
+        );
+        let odd = "SELECT count(*) FROM tidegate.event_log, jsonb_array_elements(errors) AS error
+                    WHERE status <> 'COMPLETED' AND error->>'code' <> 'form_status'";
+        assert_eq!(world.value(odd).await, 0, "{drains} drains");
     }
 }
 
@@ -905,6 +1174,69 @@ async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
     );
 }
 
+/// B32 for all messages: only those of the bus that are about something else are left alone.
+#[tokio::test]
+async fn b32_a_message_that_is_not_understood_is_refused_and_not_dropped() {
+    let world = World::new().await;
+    let url = world.db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    let service = tidegate_job::app::program().start(&lookup).unwrap();
+    let mut intake = service.receiver().unwrap();
+    let with = |more: Value| {
+        let mut message = json!(form("f1"));
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        message
+    };
+    let check = |more: Value| {
+        let mut message = json!({"kind": "issuing", "triggerId": "T1", "applicationId": "A1"});
+        let fields = message.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        message
+    };
+    let messages = [
+        (with(json!({})), Err("type: ")),
+        (with(json!({"Type": "form"})), Err("type: ")),
+        (with(json!({"type": "Form"})), Err("type: ")),
+        (
+            with(json!({"type": "payment", "kind": "payment"})),
+            Err("type: "),
+        ),
+        (
+            with(json!({"type": null, "kind": "payment"})),
+            Err("type: "),
+        ),
+        (with(json!({"kind": 7})), Err("kind: ")),
+        (json!({}), Err("type: ")),
+        (json!([]), Err("type: ")),
+        (check(json!({"Stage": "ai-check"})), Err("stage: ")),
+        (check(json!({"stage": ["ai-check"]})), Err("stage: ")),
+        (check(json!({"stage": "signing"})), Ok(0)),
+        (json!({"kind": "payment"}), Ok(0)),
+        (with(json!({"type": "form", "kind": "payment"})), Ok(1)),
+        (check(json!({"stage": "ai-check"})), Ok(2)),
+    ];
+    for (number, (says, expected)) in messages.into_iter().enumerate() {
+        let message = Message {
+            source: "here".to_owned(),
+            id: number.to_string(),
+            body: says.to_string().into_bytes(),
+        };
+        let received = intake.receive(&message, None).await;
+        let stored = world
+            .value("SELECT count(*) FROM tidegate.event_queue")
+            .await;
+        match (expected, received) {
+            (Ok(events), Ok(_)) => assert_eq!(stored, events, "{says}"),
+            (Err(field), Err(error)) => {
+                assert!(is_refusal(&error), "{says}: {error}");
+                assert!(error.to_string().starts_with(field), "{says}: {error}");
+            }
+            (_, other) => panic!("{says}: {other:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_same_letter_again_stores_and_publishes_nothing() {
     let mut world = World::new().await;
@@ -1210,69 +1542,6 @@ async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_sta
             ..Whom::default()
         },
         audit: Audit::of("request 17"),
-/// B32 for all messages: only those of the bus that are about something else are left alone.
-#[tokio::test]
-async fn b32_a_message_that_is_not_understood_is_refused_and_not_dropped() {
-    let world = World::new().await;
-    let url = world.db.url.clone();
-    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-    let service = tidegate_job::app::program().start(&lookup).unwrap();
-    let mut receiver = service.receiver().unwrap();
-    let with = |more: Value| {
-        let mut message = json!(form("f1"));
-        let fields = message.as_object_mut().unwrap();
-        fields.extend(more.as_object().unwrap().clone());
-        message
-    };
-    let check = |more: Value| {
-        let mut message = json!({"kind": "issuing", "triggerId": "T1", "applicationId": "A1"});
-        let fields = message.as_object_mut().unwrap();
-        fields.extend(more.as_object().unwrap().clone());
-        message
-    };
-    let messages = [
-        (with(json!({})), Err("type: ")),
-        (with(json!({"Type": "form"})), Err("type: ")),
-        (with(json!({"type": "Form"})), Err("type: ")),
-        (
-            with(json!({"type": "payment", "kind": "payment"})),
-            Err("type: "),
-        ),
-        (
-            with(json!({"type": null, "kind": "payment"})),
-            Err("type: "),
-        ),
-        (with(json!({"kind": 7})), Err("kind: ")),
-        (json!({}), Err("type: ")),
-        (json!([]), Err("type: ")),
-        (check(json!({"Stage": "ai-check"})), Err("stage: ")),
-        (check(json!({"stage": ["ai-check"]})), Err("stage: ")),
-        (check(json!({"stage": "signing"})), Ok(0)),
-        (json!({"kind": "payment"}), Ok(0)),
-        (with(json!({"type": "form", "kind": "payment"})), Ok(1)),
-        (check(json!({"stage": "ai-check"})), Ok(2)),
-    ];
-    for (number, (says, expected)) in messages.into_iter().enumerate() {
-        let message = Message {
-            source: "here".to_owned(),
-            id: number.to_string(),
-            body: says.to_string().into_bytes(),
-        };
-        let received = receiver.receive(&message, None).await;
-        let stored = world
-            .value("SELECT count(*) FROM tidegate.event_queue")
-            .await;
-        match (expected, received) {
-            (Ok(events), Ok(_)) => assert_eq!(stored, events, "{says}"),
-            (Err(field), Err(error)) => {
-                assert!(is_refusal(&error), "{says}: {error}");
-                assert!(error.to_string().starts_with(field), "{says}: {error}");
-            }
-            (_, other) => panic!("{says}: {other:?}"),
-        }
-    }
-}
-
         dry_run,
     };
     let preview = service.run(&asked(true)).await.unwrap();

@@ -7,13 +7,14 @@
 //! contains both the write and the end of the event.
 
 use super::events::{self, FormEvent};
-use super::intake::{early, group_of};
+use super::intake::{external, group_of, taken_in};
 use super::model::{Form, FormStatus, Grant};
 use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
 };
 use super::store;
 use tidegate::{Context, Done, HandlerError, HandlerResult, Handlers, NewEvent};
+use uuid::Uuid;
 
 /// Returns the handlers of a step.
 pub fn handlers<'a>(
@@ -41,8 +42,7 @@ pub fn handlers<'a>(
             Handlers::one("archive_letter", archive.letter(event, ctx)).calls(ARCHIVE)
         }
         FormEvent::GrantLetterArchived(event) => {
-            let approved = advance(&event.form_id, FormStatus::Approved, ctx);
-            Handlers::one("save_grant", save_grant(event, ctx)).and("approve_form", approved)
+            Handlers::one("save_grant", save_grant(event, ctx))
         }
         FormEvent::GrantSaved(event) => {
             Handlers::one("notify_approved", notifications.approved(event, ctx))
@@ -57,18 +57,14 @@ pub fn handlers<'a>(
                 .calls(NOTIFICATIONS)
         }
         FormEvent::FormCancelled(event) => {
-            let cancelled = advance(&event.form_id, FormStatus::Cancelled, ctx);
             Handlers::one("notify_cancelled", notifications.cancelled(event, ctx))
                 .calls(NOTIFICATIONS)
-                .and("cancel_form", cancelled)
         }
         FormEvent::FormDeclined(event) => {
-            let declined = advance(&event.form_id, FormStatus::Declined, ctx);
             Handlers::one("archive_decision", archive.decision(event, ctx))
                 .calls(ARCHIVE)
                 .and("notify_declined", notifications.declined(event, ctx))
                 .calls(NOTIFICATIONS)
-                .and("decline_form", declined)
         }
         // The queue's statistics count the view once its event is in the log.
         FormEvent::GrantLetterViewed(_) => Handlers::one("count_view", async { Ok(Done::ok()) }),
@@ -117,12 +113,24 @@ impl Archive {
         Ok(Done::ok())
     }
 
-    /// Archives the grant letter for a case of another system.
+    /// Archives the grant letter for a case of another system. If a form has got the case meanwhile, the letter
+    /// has an event of the form, and there is nothing to do.
     async fn external_letter(
         &self,
         event: &events::ExternalLetterReceived,
         ctx: &Context,
     ) -> HandlerResult {
+        let letter_id = Uuid::try_parse(&event.letter_id).ok();
+        let client = ctx.connection().await?;
+        let (form_id, waits_for) = store::letter(&*client, letter_id, &event.grant).await?;
+        drop(client);
+        if form_id.is_some() {
+            return Ok(Done::ok());
+        }
+        if waits_for.is_some() {
+            ctx.emit(&external(event.clone(), waits_for.as_deref())?)?;
+            return Ok(Done::ok().put_off());
+        }
         let reference = ("letter", event.letter_id.as_str());
         let grant = event.grant.clone();
         let archived = events::ExternalLetterArchived {
@@ -136,7 +144,7 @@ impl Archive {
 
 impl Cases {
     /// Opens a case for an archived form and stores its number. Later messages find the form by this
-    /// number. Messages that came earlier have their events now.
+    /// number. Messages that came earlier are taken in now.
     async fn open_case(&self, event: &events::FormArchived, ctx: &Context) -> HandlerResult {
         let form_id = &event.form_id;
         let form = store::load(ctx, form_id).await?;
@@ -152,7 +160,7 @@ impl Cases {
         };
         follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
         for message in store::adopt(&tx, form_id, &case).await? {
-            let event = early(message, form_id.clone(), case.clone())?;
+            let event = taken_in(&tx, form_id, &case, message).await?;
             follow_up(ctx, form_id, &event)?;
         }
         tx.complete(Done::ok()).await
@@ -169,9 +177,10 @@ impl Notifications {
 
     /// Notifies the company of its grant with a message and a new status.
     async fn approved(&self, event: &events::GrantSaved, ctx: &Context) -> HandlerResult {
-        let form = may_be(FormStatus::Approved, &event.form_id, ctx).await?;
+        let form = ended(FormStatus::Approved, &event.form_id, ctx).await?;
+        // A form may get several grants.
         let notice = Notice {
-            reference: of_grant(&event.grant),
+            reference: format!("form/{}/{}", form.id, of_grant(&event.grant)),
             ..form_notice(&form, "approved")
         };
         self.notify(ctx, notice, &[Part::MESSAGE, Part::STATUS])
@@ -199,14 +208,14 @@ impl Notifications {
 
     /// Notifies the company that its application was cancelled.
     async fn cancelled(&self, event: &events::FormCancelled, ctx: &Context) -> HandlerResult {
-        let form = may_be(FormStatus::Cancelled, &event.form_id, ctx).await?;
+        let form = ended(FormStatus::Cancelled, &event.form_id, ctx).await?;
         let notice = form_notice(&form, "cancelled");
         self.notify(ctx, notice, &[Part::STATUS]).await
     }
 
     /// Notifies the company that its application was declined, with a message and a new status.
     async fn declined(&self, event: &events::FormDeclined, ctx: &Context) -> HandlerResult {
-        let form = may_be(FormStatus::Declined, &event.form_id, ctx).await?;
+        let form = ended(FormStatus::Declined, &event.form_id, ctx).await?;
         let notice = form_notice(&form, "declined");
         self.notify(ctx, notice, &[Part::MESSAGE, Part::STATUS])
             .await
@@ -233,9 +242,12 @@ impl Notifications {
 /// Stores the grant of a form.
 async fn save_grant(event: &events::GrantLetterArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
+    let form = store::load(ctx, form_id).await?;
+    // A form that was approved is never declined later.
+    if form.status == FormStatus::Declined {
+        return Err(did_not_stand(&form));
+    }
     let tx = ctx.transaction().await?;
-    // The form must exist.
-    store::status_of(&tx, form_id).await?;
     store::save_grant(&tx, Some(form_id), &event.grant, &event.archived).await?;
     let saved = events::GrantSaved {
         form_id: form_id.clone(),
@@ -260,20 +272,23 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
     ctx.emit(&NewEvent::of(event)?.group(group_of(form_id)))
 }
 
-/// Loads a form to tell its company of an end. A form that has ended otherwise is rejected: nobody is told
+/// Loads a form to tell its company of an end. If the form has ended otherwise, that end stands: nobody is told
 /// "Approved" of an application that was cancelled or declined.
-async fn may_be(wanted: FormStatus, form_id: &str, ctx: &Context) -> Result<Form, HandlerError> {
+async fn ended(end: FormStatus, form_id: &str, ctx: &Context) -> Result<Form, HandlerError> {
     let form = store::load(ctx, form_id).await?;
-    store::allowed(form_id, form.status, wanted)?;
-    Ok(form)
+    // A message ends its form, but an event that was published by hand does not.
+    if [end, FormStatus::Submitted].contains(&form.status) {
+        return Ok(form);
+    }
+    Err(did_not_stand(&form))
 }
 
-/// Marks a form as approved, cancelled or declined. A form that has ended otherwise stays as it is, and the
-/// event's result says so.
-async fn advance(form_id: &str, wanted: FormStatus, ctx: &Context) -> HandlerResult {
-    let tx = ctx.transaction().await?;
-    store::advance(&tx, form_id, wanted).await?;
-    tx.complete(Done::ok()).await
+/// The verdict on a message about a form that has ended otherwise: a person has to look at it.
+fn did_not_stand(form: &Form) -> HandlerError {
+    HandlerError::reject(
+        "form_status",
+        format!("form {} is {}", form.id, form.status),
+    )
 }
 
 /// Returns the reference of notifications about a grant.

@@ -6,22 +6,23 @@
 //! event waits for a service, the later events of the same form wait behind it.
 
 use serde::Serialize;
-use serde_json::json;
-use tidegate::connect::Transaction;
+use serde_json::{Value, json};
+use tidegate::connect::{Queryable, Transaction};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{self, FormEvent};
-use super::model::{Form, FormStatus, Letter, Measure, MeasureNotice, Progress, Viewed};
+use super::model::{Form, FormStatus, Grant, Letter, Measure, MeasureNotice, Progress, Viewed};
 use super::store;
-use tidegate::{Error, HandlerError, NewEvent, Published, publish};
+use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
-    /// The event that processes it. Null if there is nothing to do.
+    /// The event that processes it. Null if it was submitted before, or if it is about a case that no form has
+    /// yet: it is kept until one has.
     pub id: Option<i64>,
-    /// The form that it is about, if it is one of ours.
+    /// The form that it is about, if it is known to be one of ours.
     pub form_id: Option<String>,
     /// Whether it was submitted before. If so, nothing was stored.
     pub repeated: bool,
@@ -77,8 +78,8 @@ pub async fn read(
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes
-/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`. If the case is
-/// still being opened, `grant_letter_received` follows when its number is stored.
+/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`. If the case may be
+/// one of ours that is still being opened, that event waits for its number.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
@@ -87,32 +88,14 @@ pub async fn receive_letter(
     client: Option<Uuid>,
     letter: &Letter,
 ) -> Result<SubmitReport, Error> {
-    let grant = letter.grant.clone();
+    let grant = &letter.grant;
     // Dates in one fixed format sort correctly as text.
     if grant.valid_to < grant.valid_from {
         let needed = "letter.grant.valid_to: must be a day not before valid_from";
         return Err(Error::Invalid(needed.to_owned()));
     }
-    let form_id = store::form_of(tx, &grant.measure).await?;
     let key = (client, &*letter.source, &*letter.external_id);
-    let content = (GRANT_LETTER, &json!(grant));
-    let stored = store::keep_message(tx, &key, form_id.as_deref(), content).await?;
-    let Some(letter_id) = stored else {
-        return Ok(unpublished(true));
-    };
-    let event = if let Some(form_id) = form_id.clone() {
-        let event = events::GrantLetterReceived {
-            form_id: form_id.clone(),
-            letter_id,
-            grant,
-        };
-        of_form(&form_id, &FormEvent::GrantLetterReceived(event))?
-    } else {
-        let correlation = letter_id.clone();
-        let event = events::ExternalLetterReceived { letter_id, grant };
-        NewEvent::of(&FormEvent::ExternalLetterReceived(event))?.correlation(correlation)
-    };
-    published(tx, event, form_id).await
+    of_case(tx, &key, &grant.measure, (GRANT_LETTER, json!(grant))).await
 }
 
 /// Receives a notice that the case system cancelled a measure, once for each source and external id of a
@@ -126,7 +109,7 @@ pub async fn cancel(
     client: Option<Uuid>,
     notice: &MeasureNotice,
 ) -> Result<SubmitReport, Error> {
-    ended(tx, client, ("cancellation", notice)).await
+    ended(tx, client, (CANCELLATION, notice)).await
 }
 
 /// Receives the decision of the case system to decline an application, once for each source and external id
@@ -143,58 +126,98 @@ pub async fn decline(
     ended(tx, client, (DECLINE, notice)).await
 }
 
-/// The subjects of a grant letter, and of a notice that declines an application.
+/// The subjects of messages about a case.
 const GRANT_LETTER: &str = "grant_letter";
+const CANCELLATION: &str = "cancellation";
 const DECLINE: &str = "decline";
 
-/// Returns the event of a stored message that came before the number of its case.
-pub(super) fn early(
-    (subject, letter_id, content): store::Message,
-    form_id: String,
-    measure: Measure,
-) -> Result<FormEvent, HandlerError> {
-    if subject != GRANT_LETTER {
-        return Ok(ending((&subject, letter_id), form_id, measure));
-    }
-    let event = events::GrantLetterReceived {
-        form_id,
-        letter_id,
-        grant: serde_json::from_value(content)?,
-    };
-    Ok(FormEvent::GrantLetterReceived(event))
-}
-
-/// Returns the event of a stored notice that ends a form.
-fn ending((subject, letter_id): (&str, String), form_id: String, measure: Measure) -> FormEvent {
-    if subject == DECLINE {
-        FormEvent::FormDeclined(events::FormDeclined {
-            form_id,
-            letter_id,
-            measure,
-        })
-    } else {
-        FormEvent::FormCancelled(events::FormCancelled { form_id, measure })
-    }
-}
-
-/// Keeps a notice that ends a form, and publishes its event. The notice of a case that no form has yet waits
-/// for the form.
 async fn ended(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
     (subject, notice): (&str, &MeasureNotice),
 ) -> Result<SubmitReport, Error> {
-    let form_id = store::form_of(tx, &notice.measure).await?;
     let key = (client, &*notice.source, &*notice.external_id);
-    let content = (subject, &json!(notice.measure));
-    let stored = store::keep_message(tx, &key, form_id.as_deref(), content).await?;
-    let repeated = stored.is_none();
-    let (Some(letter_id), Some(form_id)) = (stored, form_id) else {
-        return Ok(unpublished(repeated));
+    let measure = &notice.measure;
+    of_case(tx, &key, measure, (subject, json!(measure))).await
+}
+
+/// Stores a message about a case, and publishes its event.
+async fn of_case(
+    tx: &Transaction<'_>,
+    key: &store::MessageKey<'_>,
+    measure: &Measure,
+    (subject, content): (&str, Value),
+) -> Result<SubmitReport, Error> {
+    let form_id = store::form_of(tx, measure).await?;
+    let stored = store::keep_message(tx, key, form_id.as_deref(), (subject, &content)).await?;
+    let unpublished = |form_id, repeated| SubmitReport {
+        id: None,
+        form_id,
+        repeated,
     };
-    let measure = notice.measure.clone();
-    let event = ending((subject, letter_id), form_id.clone(), measure);
+    let Some(letter_id) = stored else {
+        return Ok(unpublished(form_id, true));
+    };
+    let Some(form_id) = form_id else {
+        if subject != GRANT_LETTER {
+            return Ok(unpublished(None, false));
+        }
+        let grant = granted(content)?;
+        let (_, waits_for) = store::letter(tx, None, &grant).await?;
+        let letter = events::ExternalLetterReceived { letter_id, grant };
+        return published(tx, external(letter, waits_for.as_deref())?, None).await;
+    };
+    let message = (subject.to_owned(), letter_id, content);
+    let event = taken_in(tx, &form_id, measure, message).await?;
     published(tx, of_form(&form_id, &event)?, Some(form_id)).await
+}
+
+/// Takes in a stored message about a form's case: gives the form the status that the message asks for, unless
+/// the form has ended otherwise, and returns the message's event. So the first end to arrive stands, whenever
+/// a drain runs.
+pub(super) async fn taken_in(
+    client: &impl Queryable,
+    form_id: &str,
+    measure: &Measure,
+    (subject, letter_id, content): store::Message,
+) -> Result<FormEvent, Error> {
+    let (form_id, measure) = (form_id.to_owned(), measure.clone());
+    let status = match &*subject {
+        GRANT_LETTER => FormStatus::Approved,
+        DECLINE => FormStatus::Declined,
+        _ => FormStatus::Cancelled,
+    };
+    store::advance(client, &form_id, status).await?;
+    Ok(match status {
+        FormStatus::Approved => FormEvent::GrantLetterReceived(events::GrantLetterReceived {
+            form_id,
+            letter_id,
+            grant: granted(content)?,
+        }),
+        FormStatus::Declined => FormEvent::FormDeclined(events::FormDeclined {
+            form_id,
+            letter_id,
+            measure,
+        }),
+        _ => FormEvent::FormCancelled(events::FormCancelled { form_id, measure }),
+    })
+}
+
+fn granted(content: Value) -> Result<Grant, Error> {
+    let needed = "forms.message: must have a grant as the content of a letter";
+    serde_json::from_value(content).map_err(|_| Error::Invalid(needed.to_owned()))
+}
+
+/// Returns the event of a letter about a case that no form has. If the company has a form whose case is still
+/// being opened, the letter may be about that one, so it waits behind the form's events.
+pub(super) fn external(
+    letter: events::ExternalLetterReceived,
+    waits_for: Option<&str>,
+) -> Result<NewEvent, Error> {
+    let letter_id = letter.letter_id.clone();
+    let event = NewEvent::of(&FormEvent::ExternalLetterReceived(letter))?.correlation(letter_id);
+    let group = waits_for.map(group_of);
+    Ok(event.set_if(group, NewEvent::group))
 }
 
 /// Records that a grant letter was viewed: of a client and its form, if these are named. Publishes
@@ -236,14 +259,6 @@ async fn published(
         form_id,
         repeated: false,
     })
-}
-
-fn unpublished(repeated: bool) -> SubmitReport {
-    SubmitReport {
-        id: None,
-        form_id: None,
-        repeated,
-    }
 }
 
 fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {

@@ -142,19 +142,6 @@ pub enum FormStatus {
     Declined,
 }
 
-impl FormStatus {
-    /// Returns whether a form with this status may get the other one. It only moves forward: nothing is
-    /// granted or declined after another end, and only an approved form can still be cancelled.
-    pub(super) fn leads_to(self, next: Self) -> bool {
-        match self {
-            Self::Draft => false,
-            Self::Submitted => next != Self::Draft,
-            Self::Approved => matches!(next, Self::Approved | Self::Cancelled),
-            Self::Cancelled | Self::Declined => next == self,
-        }
-    }
-}
-
 /// The name that the database stores.
 impl fmt::Display for FormStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -71,11 +71,11 @@ SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id):
 
     FORM_OF: "forms.form_of" [TEXT, TEXT] = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
+    /// Sets a form's status, unless it has ended otherwise: only what was approved can still be cancelled.
     ADVANCE: "forms.advance" [TEXT, TEXT] = "\
-UPDATE forms.form SET status = $2, updated_at = clock_timestamp() WHERE id = $1 AND status <> $2
+UPDATE forms.form SET status = $2, updated_at = clock_timestamp()
+ WHERE id = $1 AND (status = 'submitted' OR status = 'approved' AND $2 = 'cancelled')
 RETURNING id";
-
-    STATUS_OF: "forms.status_of" [TEXT] = "SELECT to_jsonb(status)::text FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
 
     /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. That
     /// of a letter that came before the number of its case gets its form later.
@@ -109,6 +109,10 @@ INSERT INTO forms.message (client_id, source, external_id, subject, form_id, con
 VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
+
+    /// The form that has got the case of a stored letter, and a form of its company whose case is being opened.
+    LETTER: "forms.letter" [UUID, TEXT] = "\
+SELECT jsonb_build_array((SELECT form_id FROM forms.message WHERE id = $1), forms.opening($2))::text";
 
     /// Gives a form the messages that came before the number of its case, and returns their subjects, ids and
     /// contents.
@@ -159,12 +163,14 @@ pub(super) async fn progress(
     Ok(form.zip(progress))
 }
 
-/// Stores the case and returns the form's case.
+/// Stores the case and returns the form's case. As those who receive messages, it locks the case first, then
+/// the form.
 pub(super) async fn keep_case(
     client: &impl Queryable,
     form_id: &str,
     case: &Measure,
 ) -> Result<Measure, HandlerError> {
+    lock_case(client, case).await?;
     let params: [&(dyn ToSql + Sync); 3] = [&form_id, &case.case_number, &case.measure_id];
     let kept = document(client, &KEEP_CASE, &params).await?;
     kept.ok_or_else(|| missing(form_id))
@@ -179,7 +185,6 @@ pub(super) async fn adopt(
     form_id: &str,
     case: &Measure,
 ) -> Result<Vec<Message>, HandlerError> {
-    lock_case(client, case).await?;
     let adopted = document(client, &ADOPT, &[&form_id, &json!(case)]).await?;
     Ok(adopted.unwrap_or_default())
 }
@@ -204,37 +209,25 @@ pub(super) async fn form_of(
     first(client, &FORM_OF, &[&case.case_number, &case.measure_id]).await
 }
 
-/// Changes the status of a form. That it already has this status is fine.
+/// Sets the status of a form, unless it has ended otherwise.
 pub(super) async fn advance(
     client: &impl Queryable,
     form_id: &str,
     wanted: FormStatus,
-) -> Result<(), HandlerError> {
-    allowed(form_id, status_of(client, form_id).await?, wanted)?;
+) -> Result<(), Error> {
     first::<String>(client, &ADVANCE, &[&form_id, &wanted.to_string()]).await?;
     Ok(())
 }
 
-/// Rejects a status that the form can no longer get.
-pub(super) fn allowed(
-    form_id: &str,
-    status: FormStatus,
-    wanted: FormStatus,
-) -> Result<(), HandlerError> {
-    if status.leads_to(wanted) {
-        return Ok(());
-    }
-    let message = format!("form {form_id} is {status} and cannot become {wanted}");
-    Err(HandlerError::reject("form_status", message))
-}
-
-/// Returns the status of a form, and keeps others from changing it until the transaction ends.
-pub(super) async fn status_of(
+/// Returns the form that has got the case of this letter, and a form of the letter's company whose case is still
+/// being opened.
+pub(super) async fn letter(
     client: &impl Queryable,
-    form_id: &str,
-) -> Result<FormStatus, HandlerError> {
-    let status = document(client, &STATUS_OF, &[&form_id]).await?;
-    status.ok_or_else(|| missing(form_id))
+    letter_id: Option<Uuid>,
+    grant: &Grant,
+) -> Result<(Option<String>, Option<String>), Error> {
+    let found = document(client, &LETTER, &[&letter_id, &grant.company_number]).await?;
+    Ok(found.unwrap_or_default())
 }
 
 /// Stores a grant for this form, or without a form.
