@@ -1,5 +1,5 @@
 //! The shipped application: forms, checks and medical jobs on one queue. It contains its events, the one
-//! `match` from each event to its handlers ([`app`]), and the HTTP interface of the medical jobs ([`http`]).
+//! `match` from each event to its handlers ([`app`]), and the HTTP interface of jobs and forms ([`http`]).
 //! Everything else is part of the queue, which knows nothing of this application. The application uses only
 //! what any other program can use.
 

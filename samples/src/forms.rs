@@ -56,7 +56,7 @@ async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
     let tx = client.transaction().await?;
     let submitted = forms::submit(&tx, None, form).await?;
     tx.commit().await?;
-    println!("form {} handed in {}", form.id, told(&submitted));
+    println!("form {} handed in: {}", form.id, event_of(&submitted));
     Ok(())
 }
 
@@ -74,10 +74,10 @@ async fn with_case(client: &mut Client, run: u128, number: u32) -> Outcome<Measu
         .await?;
     tx.commit().await?;
     println!(
-        "form {} with the open case {} handed in {}",
+        "form {} with the open case {} handed in: {}",
         form.id,
         case.case_number,
-        told(&submitted)
+        event_of(&submitted)
     );
     Ok(case)
 }
@@ -115,11 +115,18 @@ async fn view(client: &mut Client, grant_number: &str) -> Outcome<()> {
 }
 
 fn told(received: &SubmitReport) -> String {
-    match (received.id, &received.form_id) {
-        (Some(id), Some(form_id)) => format!("for our form {form_id}: event {id}"),
-        (Some(id), None) => format!("for a case that is not ours: event {id}"),
-        (None, _) if received.repeated => "received before, nothing published".to_owned(),
-        (None, _) => "for a case that is not ours, nothing to do".to_owned(),
+    let event = event_of(received);
+    match &received.form_id {
+        Some(form_id) => format!("for our form {form_id}: {event}"),
+        None => format!("for a case that no form has: {event}"),
+    }
+}
+
+fn event_of(submitted: &SubmitReport) -> String {
+    match submitted.id {
+        Some(id) => format!("event {id}"),
+        None if submitted.repeated => "received before, nothing published".to_owned(),
+        None => "kept until a form has the case".to_owned(),
     }
 }
 

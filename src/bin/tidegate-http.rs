@@ -1,4 +1,4 @@
-//! The second Lambda function: the HTTP interface of the medical jobs.
+//! The second Lambda function: the HTTP interface of the jobs and forms.
 
 fn main() -> Result<(), lambda_http::Error> {
     tidegate_job::http::function::run()
