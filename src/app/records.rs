@@ -13,7 +13,6 @@ use tidegate::queue::{Statement, document};
 use tidegate::{Error, statements};
 use uuid::Uuid;
 
-use super::forms::intake;
 use super::medical;
 
 /// A patient, identified by UUID.
@@ -148,9 +147,10 @@ async fn of_forms(
     let ForgottenForms { mut forms, tables } = forgotten.unwrap_or_default();
     // Events may still exist for a form that is already removed.
     forms.extend(form.cloned());
+    // Not its group: a letter about another case may wait there.
     let keys = SubjectKeys {
-        groups: forms.iter().map(|id| intake::group_of(id)).collect(),
         correlation_ids: forms,
+        ..SubjectKeys::default()
     };
     Ok(Forgotten { keys, tables })
 }

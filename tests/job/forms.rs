@@ -9,7 +9,7 @@ use crate::application::{World, retrying_in_an_hour};
 use serde_json::{Value, json};
 use test_support::services::{self, Mode, Services};
 use test_support::{self as support, wait_for_a_lock, words};
-use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
+use tidegate::admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
 use tidegate::intake::{Message, is_refusal};
 use tidegate::testing::handlers_of;
 use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
@@ -166,6 +166,22 @@ impl World {
             .iter()
             .map(|row| (row.get(0), row.get(1)))
             .collect()
+    }
+
+    async fn forget(&self, subject: &str, dry_run: bool) -> ForgetReport {
+        let url = self.db.url.clone();
+        let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+        let service = tidegate_job::app::program().start(&lookup);
+        let request = ForgetRequest {
+            whom: Whom {
+                subject: Some(parse_subject(subject).expect("it is one")),
+                ..Whom::default()
+            },
+            audit: Audit::of("request 17"),
+            dry_run,
+        };
+        let done = service.expect("the settings are right").run(&request).await;
+        done.expect("the database answers")
     }
 
     /// All effects of the handlers: what the services keep, what our tables say.
@@ -584,18 +600,23 @@ async fn a_letter_before_the_number_of_its_case_waits_for_it_and_changes_the_for
 
 /// A form whose case is never opened keeps no letter to its company for ever.
 #[tokio::test]
-async fn a_letter_to_a_company_whose_form_was_given_up_is_one_of_another_system() {
-    let mut world = World::new().await;
-    world.services.set("cases", Mode::Down);
-    world.submit_form(&form("f1")).await;
-    world.drain().await;
-    world.receive_letter("1", &grant()).await;
-    world
-        .execute("DELETE FROM tidegate.events WHERE kind = 'form_archived'")
-        .await;
-    world.drain().await;
-    let told = world.services.kept("notifications");
-    assert_eq!(told.len(), 3, "{told:?}");
+async fn a_letter_to_a_company_whose_form_gets_no_case_is_one_of_another_system() {
+    for forgotten in [false, true] {
+        let mut world = World::new().await;
+        world.services.set("cases", Mode::Down);
+        world.submit_form(&form("f1")).await;
+        world.drain().await;
+        world.receive_letter("1", &grant()).await;
+        if forgotten {
+            world.forget("form=f1", false).await;
+        } else {
+            let given_up = "DELETE FROM tidegate.events WHERE kind = 'form_archived'";
+            world.execute(given_up).await;
+        }
+        world.drain().await;
+        let told = world.services.kept("notifications");
+        assert_eq!(told.len(), 3, "{told:?}");
+    }
 }
 
 /// What arrives about a form, the form's end, what its company is told of it, what if the form is drained before
@@ -1533,19 +1554,9 @@ async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_sta
     let other: Form = serde_json::from_value(other).unwrap();
     world.submit_form(&other).await;
 
-    let url = world.db.url.clone();
-    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-    let service = tidegate_job::app::program().start(&lookup).unwrap();
-    let asked = |dry_run| ForgetRequest {
-        whom: Whom {
-            subject: Some(parse_subject(&format!("person={}", PRIVATE[0])).unwrap()),
-            ..Whom::default()
-        },
-        audit: Audit::of("request 17"),
-        dry_run,
-    };
-    let preview = service.run(&asked(true)).await.unwrap();
-    let report = service.run(&asked(false)).await.unwrap();
+    let person = format!("person={}", PRIVATE[0]);
+    let preview = world.forget(&person, true).await;
+    let report = world.forget(&person, false).await;
     assert_eq!(preview.tables, report.tables);
     assert_eq!(report.tables["forms.form"], 2, "{report:?}");
     assert_eq!((report.forgotten, report.cancelled), (4, 1), "{report:?}");

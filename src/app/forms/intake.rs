@@ -35,15 +35,16 @@ pub const HANDED_IN_BEFORE: &str = "form.id: must be an id that was not submitte
 pub const NO_GRANT_OF_FORM: &str = "grant_number: must be the number of a grant of this form";
 
 /// Returns the group of a form's events.
-pub(in crate::app) fn group_of(form_id: &str) -> String {
+pub(super) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. The fields
-/// are checked where the form is read ([`crate::app::submission`]), as those of letters and notices are.
+/// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. If the client
+/// has submitted an equal form, nothing happens. The fields are checked where the form is read
+/// ([`crate::app::submission`]), as those of letters and notices are.
 ///
 /// # Errors
-/// [`Error::Invalid`] if its id is used. Otherwise database errors.
+/// [`Error::Invalid`] if its id is used for another form. Otherwise database errors.
 pub async fn submit(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
