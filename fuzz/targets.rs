@@ -26,7 +26,7 @@ use crate::app::medical::content::{
 };
 use crate::app::medical::signed::open;
 use crate::app::submission::read;
-use crate::app::{App, Event as AppEvent, forms};
+use crate::app::{App, Event as AppEvent, forms, schema};
 use tidegate::admin::{Actions, Moment, Request, parse_moment};
 use tidegate::config;
 use tidegate::connect;
@@ -122,11 +122,12 @@ fn form(input: &[u8]) {
         return;
     };
     let read = [
-        read::<forms::Form>("form", &json).err(),
-        read::<forms::Grant>("grant", &json).err(),
+        ("form", read::<forms::Form>(&json).err()),
+        ("grant", read::<forms::Grant>(&json).err()),
     ];
-    for error in read.into_iter().flatten() {
-        let error = error.to_string();
+    for (what, faults) in read {
+        let Some(faults) = faults else { continue };
+        let error = schema::refused(what, &faults).to_string();
         let named = ["form", "grant"];
         assert!(named.iter().any(|name| error.starts_with(name)), "{error}");
         let says = [": must ", ": is needed"];

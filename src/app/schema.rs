@@ -52,7 +52,7 @@ impl FieldError {
 }
 
 /// Returns the first fault as an error. It names the field below `what`.
-pub(super) fn refused(what: &str, faults: &[FieldError]) -> Error {
+pub(crate) fn refused(what: &str, faults: &[FieldError]) -> Error {
     let first = faults.first().map_or_else(String::new, |fault| {
         let place = fault.entry.replacen('$', what, 1);
         format!("{}: {}", place.trim_start_matches('.'), fault.description)
@@ -258,6 +258,9 @@ fn misfit(shape: &str, text: &str) -> Option<&'static str> {
             "must be a time in UTC such as 2027-01-11T09:00:00Z"
         }
         r"\S" if text.chars().all(is_blank) => "must be text, not only blanks",
+        r"^(?!\.{1,2}$)[\s\S]*\S" if text.chars().all(is_blank) || [".", ".."].contains(&text) => {
+            "must be text, not only blanks, and neither . nor .."
+        }
         "^[0-9]{9}$" if !is_number(text, 9) => "must be a number of exactly 9 digits",
         "^[0-9]{11}$" if !is_number(text, 11) => "must be a number of exactly 11 digits",
         r"^\+? *([0-9] *){4,15}$" if !is_phone(text) => {

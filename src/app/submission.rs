@@ -23,8 +23,9 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
+use super::forms::model::FormStatus;
 use super::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
-use super::schema::{self, Described, Schemas, describe};
+use super::schema::{self, Described, FieldError, Schemas, describe};
 use tidegate::Error;
 use tidegate::intake::Message;
 use tidegate_cli::clap::{self, ValueEnum};
@@ -56,14 +57,72 @@ impl Subject {
         client: Option<Uuid>,
         json: &Value,
     ) -> Result<SubmitReport, Error> {
+        let name = format!("{self:?}").to_lowercase();
+        let read = self.read(json);
+        let submission = read.map_err(|faults| schema::refused(&name, &faults))?;
+        submission.take_in(tx, client).await
+    }
+
+    /// Checks and decodes JSON of this subject.
+    ///
+    /// # Errors
+    /// All faults.
+    pub(crate) fn read(self, json: &Value) -> Result<Submission, Vec<FieldError>> {
         match self {
-            Self::Form => forms::submit(tx, client, &read("form", json)?).await,
-            Self::Letter => forms::receive_letter(tx, client, &read("letter", json)?).await,
-            Self::Cancellation => forms::cancel(tx, client, &read("cancellation", json)?).await,
-            Self::Decline => forms::decline(tx, client, &read("decline", json)?).await,
-            Self::Viewed => forms::letter_viewed(tx, None, &read("viewed", json)?).await,
+            Self::Form => read::<Form>(json).and_then(submitted).map(Submission::Form),
+            Self::Letter => read::<Letter>(json).and_then(dated).map(Submission::Letter),
+            Self::Cancellation => read(json).map(Submission::Cancellation),
+            Self::Decline => read(json).map(Submission::Decline),
+            Self::Viewed => read(json).map(Submission::Viewed),
         }
     }
+}
+
+/// What a client submits, once it is read.
+pub(crate) enum Submission {
+    Form(Form),
+    Letter(Letter),
+    Cancellation(MeasureNotice),
+    Decline(MeasureNotice),
+    Viewed(Viewed),
+}
+
+impl Submission {
+    /// Stores it, in the caller's transaction.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its id is used for something else. Otherwise database errors.
+    pub(crate) async fn take_in(
+        self,
+        tx: &Transaction<'_>,
+        client: Option<Uuid>,
+    ) -> Result<SubmitReport, Error> {
+        match self {
+            Self::Form(form) => forms::submit(tx, client, &form).await,
+            Self::Letter(letter) => forms::receive_letter(tx, client, &letter).await,
+            Self::Cancellation(notice) => forms::cancel(tx, client, &notice).await,
+            Self::Decline(notice) => forms::decline(tx, client, &notice).await,
+            Self::Viewed(viewed) => forms::letter_viewed(tx, None, &viewed).await,
+        }
+    }
+}
+
+/// Nobody but the case system ends a form.
+fn submitted(form: Form) -> Result<Form, Vec<FieldError>> {
+    if [FormStatus::Draft, FormStatus::Submitted].contains(&form.status) {
+        return Ok(form);
+    }
+    let needed = "must be draft or submitted, or be left out";
+    Err(vec![FieldError::new("$.status", "inclusion", needed)])
+}
+
+/// Dates in one fixed format sort correctly as text.
+fn dated(letter: Letter) -> Result<Letter, Vec<FieldError>> {
+    if letter.grant.valid_from <= letter.grant.valid_to {
+        return Ok(letter);
+    }
+    let needed = "must be a day not before valid_from";
+    Err(vec![FieldError::new("$.grant.valid_to", "date", needed)])
 }
 
 /// Receives a message from outside.
@@ -102,11 +161,13 @@ pub(super) fn schemas() -> Described {
     schemas
 }
 
-/// Checks and decodes what a client submits. An error names the first invalid field.
-pub(crate) fn read<T: ToSchema + DeserializeOwned>(what: &str, json: &Value) -> Result<T, Error> {
+/// Checks and decodes what a client submits.
+///
+/// # Errors
+/// All faults.
+pub(crate) fn read<T: ToSchema + DeserializeOwned>(json: &Value) -> Result<T, Vec<FieldError>> {
     static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
-    let read = SCHEMAS.decode(json);
-    read.map_err(|faults| schema::refused(what, &faults))
+    SCHEMAS.decode(json)
 }
 
 #[cfg(test)]
@@ -126,7 +187,8 @@ mod tests {
             (grant, "letter.grant.grant_number: is needed"),
             (json!("canary"), "letter: must be object, got string"),
         ] {
-            let error = read::<Letter>("letter", &json).unwrap_err().to_string();
+            let faults = read::<Letter>(&json).unwrap_err();
+            let error = schema::refused("letter", &faults).to_string();
             assert!(error.contains(says), "{says}: {error}");
             assert!(!error.contains("canary"), "{error}");
         }

@@ -36,7 +36,7 @@ pub async fn submit(ask: Ask, request: Submit) -> Result<Answer, Error> {
     let text = match report.id {
         Some(id) => format!("published event {id}"),
         None if report.repeated => "it was submitted before; nothing was stored".to_owned(),
-        None => "stored; it is not about one of our cases, so there is nothing to do".to_owned(),
+        None => "stored; it is kept until a form has its case".to_owned(),
     };
     let mut document = json!(report);
     document["action"] = json!("submit");

@@ -1,8 +1,11 @@
 //! Owns the representation of a job for its client: the table "Reading a job" of requirements 1.3, row
 //! by row. Every body is `{"data": …}`.
 
+use std::time::SystemTime;
+
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -131,14 +134,27 @@ const GIVEN_UP: &str =
 
 /// Answers a request whose job was accepted, or was already pending. `id` is the id in its link.
 pub(super) fn accepted(job: Job, id: &str) -> Response {
+    let headers = [(LOCATION, format!("/jobs/{id}")), wait(&job)];
     let data = AcceptedJob::Pending(pending(job, id));
-    (StatusCode::ACCEPTED, Json(Data { data })).into_response()
+    (StatusCode::ACCEPTED, headers, Json(Data { data })).into_response()
+}
+
+/// The time until a job is expected to end, in whole seconds.
+fn wait(job: &Job) -> (HeaderName, String) {
+    let eta = humantime::parse_rfc3339(&job.eta).ok();
+    let left = eta.and_then(|eta| eta.duration_since(SystemTime::now()).ok());
+    let seconds = left.unwrap_or_default().as_secs() + 1;
+    (RETRY_AFTER, seconds.to_string())
 }
 
 /// Answers a request that reads a job. `id` is the id in its link.
 pub(super) fn read(job: Job, id: &str) -> Response {
     let data = match job.status {
-        JobStatus::Pending => JobAnswer::Pending(pending(job, id)),
+        JobStatus::Pending => {
+            let headers = [wait(&job)];
+            let data = JobAnswer::Pending(pending(job, id));
+            return (headers, Json(Data { data })).into_response();
+        }
         JobStatus::Processed => return processed(job),
         JobStatus::Failed => JobAnswer::Failed(failed(job)),
         JobStatus::FailedWithError => JobAnswer::FailedWithError(Failed {

@@ -4,6 +4,7 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -37,18 +38,34 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
         .routes(routes!(decline))
 }
 
-/// Submits a form. Its `status` is optional. Its id must not have been used before.
+/// Submits a form. Repeating the request is safe: an equal form of the same client changes nothing.
 #[utoipa::path(
     post, path = "/forms", tag = "forms", request_body = Form,
     responses(
-        (status = 202, description = "The submission is stored and its event is published", body = Data<SubmitReport>),
-        (status = 409, description = "A form with this id was submitted before", body = Refusal),
-        (status = 422, description = "The body is JSON, but not a valid form; the message names the first invalid field", body = Refusal),
+        (status = 202, description = "The form is stored and its event is published, or it was stored before", body = Data<SubmitReport>,
+            headers(("location" = String, description = "The path of the form"))),
+        (status = 409, description = "Another form with this id was submitted before", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid form; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
 )]
 async fn form(posted: Posted) -> Answered {
-    take_in(Subject::Form, posted).await
+    let id = posted.json["id"].as_str().unwrap_or_default();
+    let path = format!("/forms/{}", segment(id));
+    let answer = take_in(Subject::Form, posted).await?;
+    Ok(([(LOCATION, path)], answer).into_response())
+}
+
+/// An id as a segment of a path (RFC 3986).
+fn segment(id: &str) -> String {
+    let escaped = id.bytes().map(|byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    });
+    escaped.collect()
 }
 
 /// A form with its progress.
@@ -92,7 +109,8 @@ async fn progress(
     post, path = "/letters", tag = "forms", request_body = Letter,
     responses(
         (status = 202, description = "The letter is stored and its event is published, or it was stored before", body = Data<SubmitReport>),
-        (status = 422, description = "The body is JSON, but not a valid letter; the message names the first invalid field", body = Refusal),
+        (status = 409, description = "The source has used this `external_id` for another message", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid letter; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
 )]
@@ -107,7 +125,8 @@ async fn letter(posted: Posted) -> Answered {
     post, path = "/cancellations", tag = "forms", request_body = MeasureNotice,
     responses(
         (status = 202, description = "The cancellation is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
-        (status = 422, description = "The body is JSON, but not a valid cancellation; the message names the first invalid field", body = Refusal),
+        (status = 409, description = "The source has used this `external_id` for another message", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid cancellation; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
 )]
@@ -122,7 +141,8 @@ async fn cancellation(posted: Posted) -> Answered {
     post, path = "/declines", tag = "forms", request_body = MeasureNotice,
     responses(
         (status = 202, description = "The decision is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
-        (status = 422, description = "The body is JSON, but not a valid decision; the message names the first invalid field", body = Refusal),
+        (status = 409, description = "The source has used this `external_id` for another message", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid decision; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
 )]
@@ -141,23 +161,22 @@ async fn decline(posted: Posted) -> Answered {
         Unread, Gated, Common
     )
 )]
-async fn viewed(Path(id): Path<String>, mut posted: Posted) -> Answered {
-    let (client, json) = (posted.caller.client, posted.json.take());
+async fn viewed(Path(id): Path<String>, posted: Posted) -> Answered {
+    let client = posted.caller.client;
+    let viewed = read(&posted.json)?;
     let done = posted.committed(move |tx| {
-        Box::pin(async move {
-            let viewed = read("viewed", &json)?;
-            forms::letter_viewed(tx, Some((client, &id)), &viewed).await
-        })
+        Box::pin(async move { forms::letter_viewed(tx, Some((client, &id)), &viewed).await })
     });
     accepted(done.await)
 }
 
 type Answered = Result<Response, Problem>;
 
-async fn take_in(subject: Subject, mut posted: Posted) -> Answered {
-    let (client, json) = (posted.caller.client, posted.json.take());
-    let done = posted
-        .committed(move |tx| Box::pin(async move { subject.take_in(tx, client, &json).await }));
+async fn take_in(subject: Subject, posted: Posted) -> Answered {
+    let client = posted.caller.client;
+    let submission = subject.read(&posted.json)?;
+    let done =
+        posted.committed(move |tx| Box::pin(async move { submission.take_in(tx, client).await }));
     accepted(done.await)
 }
 
@@ -168,12 +187,10 @@ fn accepted(done: Result<SubmitReport, Error>) -> Answered {
 
 /// Returns the fault of the request in the words of the intake, which quote nothing from it.
 fn refused(error: Error) -> Problem {
-    let status = match (&error, error.field()) {
-        (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => StatusCode::CONFLICT,
-        (Error::Invalid(text), _) if text == forms::NO_GRANT_OF_FORM => StatusCode::NOT_FOUND,
-        (Error::Invalid(_), field) if !matches!(field, Some("payload" | "kind")) => {
-            StatusCode::UNPROCESSABLE_ENTITY
-        }
+    let conflicts = [forms::HANDED_IN_BEFORE, forms::ANOTHER_MESSAGE];
+    let status = match &error {
+        Error::Invalid(text) if conflicts.contains(&&**text) => StatusCode::CONFLICT,
+        Error::Invalid(text) if text == forms::NO_GRANT_OF_FORM => StatusCode::NOT_FOUND,
         _ => return by_the_queue(error),
     };
     Problem::because(status, error.to_string())

@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::routing::post;
 use serde_json::{Value, json};
 use tidegate::connect::Transaction;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
@@ -35,7 +36,8 @@ const JOBS: &str = "/jobs/";
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(each_kind(routes!(submit)))
-        .routes(routes!(read, unknown_kind))
+        .routes(routes!(read))
+        .route("/jobs/{id}", post(unknown_kind))
 }
 
 /// Turns the one documented route into a route for each kind, each with its own payload.
@@ -76,7 +78,8 @@ fn for_kind(mut operation: Operation, kind: &str, name: &str, payload: &Value) -
 #[utoipa::path(
     post, path = "/jobs/{kind}", tag = "jobs",
     responses(
-        (status = 202, description = "The job is accepted, or an equal job is already pending", body = Data<AcceptedJob>),
+        (status = 202, description = "The job is accepted, or an equal job is already pending", body = Data<AcceptedJob>,
+            headers(("location" = String, description = "The path of the job"), ("retry-after" = u32, description = "Seconds until `eta`"))),
         (status = 422, description = "The body is JSON, but not a valid request of this kind; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
@@ -112,7 +115,8 @@ async fn accept(
     get, path = "/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, as in the link that the request for the job returned")),
     responses(
-        (status = 200, description = "The job is pending, or it ended with a result or an error", body = Data<JobAnswer>),
+        (status = 200, description = "The job is pending, or it ended with a result or an error", body = Data<JobAnswer>,
+            headers(("retry-after" = u32, description = "Seconds until `eta`, while it is pending"))),
         (status = 303, description = "The job is processed; the links lead to the entities that it created or changed", body = Data<LinkedJob>),
         (status = 404, description = "The caller has no such job, or it is no longer stored", body = Refusal),
         Gated, Common
@@ -158,11 +162,6 @@ async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, 
 }
 
 /// Refuses an unknown kind. Each known kind has a path of its own.
-#[utoipa::path(
-    post, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = String, Path, description = "Any text that is not the name of a kind")),
-    responses((status = 404, description = "There is no such kind of job", body = Refusal), Gated, Common)
-)]
 async fn unknown_kind() -> Problem {
     let known = medical::KINDS.join(", ");
     let message = format!("there is no such kind of job; the kinds are: {known}");

@@ -83,7 +83,6 @@ async fn entity(
     responses(
         (status = 200, description = "The approval is active", body = Data<Record>),
         (status = 404, description = "The patient has no such approval", body = Refusal),
-        (status = 409, description = "The approval is no longer valid", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid confirmation; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
@@ -106,10 +105,6 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
             let message = "another legal entity has asked for the approval";
             Err(Problem::because(StatusCode::FORBIDDEN, message))
         }
-        Confirmed::Over => {
-            let message = "the approval was taken back";
-            Err(Problem::because(StatusCode::CONFLICT, message))
-        }
     }
 }
 
@@ -124,10 +119,10 @@ fn reader(caller: Caller, query: &str) -> Result<Option<Uuid>, Problem> {
     said.map(|id| uuid(id).ok_or_else(malformed)).transpose()
 }
 
-/// Accepts only the exact format that we write, so an id has only one address.
+/// Accepts what bodies accept: the form with hyphens, in lower or upper case.
 fn uuid(text: &str) -> Option<Uuid> {
-    let id = Uuid::try_parse(text).ok()?;
-    (id.to_string() == text).then_some(id)
+    let has_hyphens = text.len() == 36;
+    Uuid::try_parse(text).ok().filter(|_| has_hyphens)
 }
 
 fn nothing() -> Problem {

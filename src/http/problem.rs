@@ -132,14 +132,22 @@ impl IntoResponse for Problem {
     }
 }
 
-/// All faults of a request, as a list (E1).
 impl From<medical::Refusal> for Problem {
     fn from(refusal: medical::Refusal) -> Self {
-        let mut invalid = match refusal {
-            medical::Refusal::Fields(invalid) => invalid,
-            medical::Refusal::UnknownKind => return Self::of(StatusCode::NOT_FOUND),
+        match refusal {
+            medical::Refusal::Fields(invalid) => invalid.into(),
+            medical::Refusal::UnknownKind => Self::of(StatusCode::NOT_FOUND),
+        }
+    }
+}
+
+/// All faults of a request, as a list (E1).
+impl From<Vec<FieldError>> for Problem {
+    fn from(mut invalid: Vec<FieldError>) -> Self {
+        let message = match invalid.len() {
+            1 => "1 mistake in the request".to_owned(),
+            many => format!("{many} mistakes in the request"),
         };
-        let message = format!("{} mistakes in the request", invalid.len());
         invalid.truncate(MOST_INVALID);
         let mut problem = Self::because(StatusCode::UNPROCESSABLE_ENTITY, message);
         problem.reason.invalid = invalid;

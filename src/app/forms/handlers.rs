@@ -113,8 +113,8 @@ impl Archive {
         Ok(Done::ok())
     }
 
-    /// Archives the grant letter for a case of another system. If a form has got the case meanwhile, the letter
-    /// has an event of the form, and there is nothing to do.
+    /// Archives the grant letter for a case of another system. If a form has got the case meanwhile, the
+    /// letter has an event of the form, and there is nothing to do.
     async fn external_letter(
         &self,
         event: &events::ExternalLetterReceived,
@@ -272,8 +272,8 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
     ctx.emit(&NewEvent::of(event)?.group(group_of(form_id)))
 }
 
-/// Loads a form to tell its company of an end. If the form has ended otherwise, that end stands: nobody is told
-/// "Approved" of an application that was cancelled or declined.
+/// Loads a form to tell its company of an end. If the form has ended otherwise, that end stands: nobody is
+/// told "Approved" of an application that was cancelled or declined.
 async fn ended(end: FormStatus, form_id: &str, ctx: &Context) -> Result<Form, HandlerError> {
     let form = store::load(ctx, form_id).await?;
     // A message ends its form, but an event that was published by hand does not.

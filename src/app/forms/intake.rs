@@ -19,8 +19,8 @@ use tidegate::{Error, NewEvent, Published, publish};
 /// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
-    /// The event that processes it. Null if it was submitted before, or if it is about a case that no form has
-    /// yet: it is kept until one has.
+    /// The event that processes it. Null if it was submitted before, or if it is about a case that no form
+    /// has yet: it is kept until one has.
     pub id: Option<i64>,
     /// The form that it is about, if it is known to be one of ours.
     pub form_id: Option<String>,
@@ -28,8 +28,12 @@ pub struct SubmitReport {
     pub repeated: bool,
 }
 
-/// The error for a form whose id is already used.
+/// The error for a form whose id another form or client has used.
 pub const HANDED_IN_BEFORE: &str = "form.id: must be an id that was not submitted before";
+
+/// The error for a message whose id another message of its source has.
+pub const ANOTHER_MESSAGE: &str =
+    "external_id: must be an id that the source has not used for another message";
 
 /// The error for a view of a letter that belongs to another form.
 pub const NO_GRANT_OF_FORM: &str = "grant_number: must be the number of a grant of this form";
@@ -54,10 +58,18 @@ pub async fn submit(
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    if !store::submit(tx, client, &form).await? {
-        return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
-    }
     let id = form.id.clone();
+    if !store::submit(tx, client, &form).await? {
+        let stored = store::of_client(tx, client, &id).await?;
+        let stored = stored.map(|stored| Form {
+            status: FormStatus::Submitted,
+            ..stored
+        });
+        if stored != Some(form) {
+            return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
+        }
+        return Ok(unpublished(Some(id), true));
+    }
     let event = FormEvent::FormSubmitted(events::FormSubmitted { form });
     published(tx, of_form(&id, &event)?, Some(id)).await
 }
@@ -79,22 +91,17 @@ pub async fn read(
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes
-/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`. If the case may be
-/// one of ours that is still being opened, that event waits for its number.
+/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`. If the case may
+/// be one of ours that is still being opened, that event waits for its number.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
+/// [`Error::Invalid`] if the source has used the id for another message. Otherwise database errors.
 pub async fn receive_letter(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
     letter: &Letter,
 ) -> Result<SubmitReport, Error> {
     let grant = &letter.grant;
-    // Dates in one fixed format sort correctly as text.
-    if grant.valid_to < grant.valid_from {
-        let needed = "letter.grant.valid_to: must be a day not before valid_from";
-        return Err(Error::Invalid(needed.to_owned()));
-    }
     let key = (client, &*letter.source, &*letter.external_id);
     of_case(tx, &key, &grant.measure, (GRANT_LETTER, json!(grant))).await
 }
@@ -104,7 +111,7 @@ pub async fn receive_letter(
 /// event follows when its number is stored.
 ///
 /// # Errors
-/// Database errors.
+/// As [`receive_letter`].
 pub async fn cancel(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
@@ -118,7 +125,7 @@ pub async fn cancel(
 /// event follows when its number is stored.
 ///
 /// # Errors
-/// Database errors.
+/// As [`receive_letter`].
 pub async fn decline(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
@@ -151,12 +158,10 @@ async fn of_case(
 ) -> Result<SubmitReport, Error> {
     let form_id = store::form_of(tx, measure).await?;
     let stored = store::keep_message(tx, key, form_id.as_deref(), (subject, &content)).await?;
-    let unpublished = |form_id, repeated| SubmitReport {
-        id: None,
-        form_id,
-        repeated,
-    };
     let Some(letter_id) = stored else {
+        if !store::is_kept(tx, key, (subject, &content)).await? {
+            return Err(Error::Invalid(ANOTHER_MESSAGE.to_owned()));
+        }
         return Ok(unpublished(form_id, true));
     };
     let Some(form_id) = form_id else {
@@ -260,6 +265,14 @@ async fn published(
         form_id,
         repeated: false,
     })
+}
+
+fn unpublished(form_id: Option<String>, repeated: bool) -> SubmitReport {
+    SubmitReport {
+        id: None,
+        form_id,
+        repeated,
+    }
 }
 
 fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {

@@ -34,9 +34,11 @@ impl fmt::Debug for Private {
 
 /// A grant application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Form {
-    /// Chosen by the creator of the form, 1 to 100 characters. All events of the form carry it.
-    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    /// Chosen by the creator of the form, 1 to 100 characters, but not `.` or `..`, which paths cannot have.
+    /// All events of the form carry it.
+    #[schema(min_length = 1, max_length = 100, pattern = r"^(?!\.{1,2}$)[\s\S]*\S")]
     pub id: String,
     /// The applicant.
     pub company: Company,
@@ -46,13 +48,14 @@ pub struct Form {
     pub expert: Expert,
     /// The help that is needed.
     pub need: Need,
-    /// The progress of the form. Optional when a form is submitted.
+    /// The progress of the form. When a form is submitted, `draft` or `submitted`; optional.
     #[serde(default)]
     pub status: FormStatus,
 }
 
 /// The applying company.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Company {
     /// Its number in the register of companies, 9 digits.
     #[schema(min_length = 9, max_length = 9, pattern = "^[0-9]{9}$")]
@@ -66,6 +69,7 @@ pub struct Company {
 
 /// The company's contact person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Contact {
     /// Name.
     #[schema(value_type = String, min_length = 1, max_length = 200, pattern = r"\S")]
@@ -80,6 +84,7 @@ pub struct Contact {
 
 /// The employee the application is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Employee {
     /// National id, 11 digits.
     #[schema(value_type = String, min_length = 11, max_length = 11, pattern = "^[0-9]{11}$")]
@@ -91,6 +96,7 @@ pub struct Employee {
 
 /// The expert who is to help.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Expert {
     /// Name.
     #[schema(value_type = String, min_length = 1, max_length = 200, pattern = r"\S")]
@@ -105,6 +111,7 @@ pub struct Expert {
 
 /// The requested help. The two texts may contain health information.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Need {
     /// The reason for the request.
     #[schema(value_type = String, min_length = 1, max_length = 10_000, pattern = r"\S")]
@@ -183,6 +190,7 @@ pub struct Step {
 
 /// A grant, as announced by its letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Grant {
     /// The grant's number in the case system, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
@@ -206,6 +214,7 @@ pub struct Grant {
 
 /// The place of an application in the case system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Measure {
     /// The case, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
@@ -217,6 +226,7 @@ pub struct Measure {
 
 /// A grant letter from the case system.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Letter {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
@@ -231,6 +241,7 @@ pub struct Letter {
 
 /// A notice from the case system about one of its measures.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct MeasureNotice {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
@@ -245,6 +256,7 @@ pub struct MeasureNotice {
 
 /// A notice that a grant letter was viewed.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Viewed {
     /// The grant number of the letter, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
@@ -278,7 +290,8 @@ mod tests {
     }
 
     fn read(form: &Value) -> Result<Form, tidegate::Error> {
-        crate::app::submission::read("form", form)
+        let read = crate::app::submission::read(form);
+        read.map_err(|faults| schema::refused("form", &faults))
     }
 
     #[test]
@@ -292,6 +305,7 @@ mod tests {
         let bad = [
             ("/id", json!("")),
             ("/id", json!("x".repeat(101))),
+            ("/id", json!("..")),
             ("/company/number", json!("12345")),
             ("/company/name", json!("   ")),
             ("/company/contact/email", json!("secret at example")),

@@ -104,8 +104,19 @@ impl Cases {
             "journal_id": archived.journal_id,
         });
         let key = ctx.idempotency_key("case");
-        self.0.post("cases", &key, &body).await
+        let opened: Opened = self.0.post("cases", &key, &body).await?;
+        Ok(Measure {
+            case_number: opened.case_number,
+            measure_id: opened.measure_id,
+        })
     }
+}
+
+/// The answer of the case system, which may have further fields.
+#[derive(serde::Deserialize)]
+struct Opened {
+    case_number: String,
+    measure_id: String,
 }
 
 /// The service that notifies companies about their applications.

@@ -110,7 +110,13 @@ VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
 
-    /// The form that has got the case of a stored letter, and a form of its company whose case is being opened.
+    /// Whether the stored message with this key has this content.
+    IS_KEPT: "forms.is_kept" [UUID, TEXT, TEXT, TEXT, JSONB] = "\
+SELECT EXISTS (SELECT FROM forms.message
+                WHERE client_id IS NOT DISTINCT FROM $1 AND source = $2 AND external_id = $3 AND (subject, content) = ($4, $5))";
+
+    /// The form that has got the case of a stored letter, and a form of its company whose case is being
+    /// opened.
     LETTER: "forms.letter" [UUID, TEXT] = "\
 SELECT jsonb_build_array((SELECT form_id FROM forms.message WHERE id = $1), forms.opening($2))::text";
 
@@ -133,6 +139,18 @@ pub(super) async fn submit(
 ) -> Result<bool, Error> {
     let id = first::<String>(client, &SUBMIT, &[&json!(form), &sender]).await?;
     Ok(id.is_some())
+}
+
+/// Returns a stored form, if this client submitted it.
+pub(super) async fn of_client(
+    client: &impl Queryable,
+    sender: Option<Uuid>,
+    form_id: &str,
+) -> Result<Option<Form>, Error> {
+    if !is_of(client, sender, form_id).await? {
+        return Ok(None);
+    }
+    document(client, &LOAD, &[&form_id]).await
 }
 
 /// Loads a stored form, and returns its connection at once, because a call to a service may follow.
@@ -219,8 +237,8 @@ pub(super) async fn advance(
     Ok(())
 }
 
-/// Returns the form that has got the case of this letter, and a form of the letter's company whose case is still
-/// being opened.
+/// Returns the form that has got the case of this letter, and a form of the letter's company whose case is
+/// still being opened.
 pub(super) async fn letter(
     client: &impl Queryable,
     letter_id: Option<Uuid>,
@@ -278,6 +296,17 @@ pub(super) async fn keep_message(
     let params: [&(dyn ToSql + Sync); 6] =
         [sender, source, external_id, &subject, &form_id, content];
     first(client, &KEEP_MESSAGE, &params).await
+}
+
+/// Whether the stored message with this key has this content.
+pub(super) async fn is_kept(
+    client: &impl Queryable,
+    (sender, source, external_id): &MessageKey<'_>,
+    (subject, content): (&str, &Value),
+) -> Result<bool, Error> {
+    let params: [&(dyn ToSql + Sync); 5] = [sender, source, external_id, &subject, content];
+    let is_kept = first(client, &IS_KEPT, &params).await?;
+    Ok(is_kept.unwrap_or_default())
 }
 
 fn missing(form_id: &str) -> HandlerError {

@@ -42,8 +42,6 @@ pub enum Confirmed {
     Unknown,
     /// Another legal entity requested it.
     Foreign,
-    /// It was recalled.
-    Over,
 }
 
 /// The audit stores this name in place of a job's kind.
@@ -83,7 +81,8 @@ pub async fn confirm(
             patient.write(&CHANGE, by, &[change]).await?;
         }
         EntityStatus::Active => {}
-        _ => return Ok(Confirmed::Over),
+        // No job takes an approval back.
+        _ => return Ok(Confirmed::Unknown),
     }
     let record = read(&patient.client, patient_id, kind, id).await?;
     Ok(record.map_or(Confirmed::Unknown, |record| {
