@@ -768,8 +768,8 @@ impl Arrivals {
         place.unwrap_or(usize::MAX)
     }
 
-    /// The end, what the company was told, whether the grant is the form's, and whether it was told of a grant
-    /// of another system.
+    /// The end, what the company was told, whether the grant is the form's, and whether the company was told
+    /// of a grant of another system.
     fn found(&self, forms: &Value, sent: &[String]) -> Value {
         let (form, grant) = (&self.form.id, &self.grant.grant_number);
         let told = |about: &&&str| sent.contains(&format!("statuses form/{form}/{about}/status"));
