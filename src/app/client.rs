@@ -1,9 +1,9 @@
 //! Owns HTTP calls to other systems: their URLs, how long a call may take, and what each answer means for the
 //! event. It knows no routes of any system.
 //!
-//! A refusal is an answer about this one request: it costs the event an attempt. Every other failure is caused
-//! by the service or our configuration, and costs none. Nothing is final at once: a service that refuses a
-//! request today, because of a fault of its own, may take it tomorrow.
+//! A refusal is an answer about this one request: it costs the event an attempt. Every other failure is
+//! caused by the service or our configuration, and costs none. Nothing is final at once: a service that
+//! refuses a request today, because of a fault of its own, may take it tomorrow.
 //!
 //! A message about a failed call contains only the name of the service and the status. A service may echo the
 //! request in its answer, and the request may be about a person.
@@ -131,8 +131,8 @@ impl HttpService {
     /// repetition of this call, and for no other call.
     ///
     /// # Errors
-    /// A retry with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. It is
-    /// a rejection if the service judges requests.
+    /// A retry with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. It
+    /// is a rejection if the service judges requests.
     /// Everything else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its
     /// code is `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid
     /// answer, or returns any other status: 5xx, 429, or a 4xx caused by our configuration. This includes

@@ -114,7 +114,7 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Names the external service that the last listed handler calls. Each handler calls one service (A18), so
+    /// Names the external service that the last listed handler calls. Each handler calls one service (A18):
     /// a failure of one service does not repeat the call of another. If one must call a second service, see
     /// [`Context::call`].
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {

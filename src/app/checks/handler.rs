@@ -186,8 +186,8 @@ async fn leave_place(check: &IssuingCheck, ctx: &Context) {
     }
 }
 
-/// An answer that Postgres cannot store, for example one with `\u0000` in it, is the service's fault: after the
-/// last attempt an alarm tells somebody.
+/// An answer that Postgres cannot store, for example one with `\u0000` in it, is the service's fault: after
+/// the last attempt an alarm tells somebody.
 fn unstored(error: Error) -> HandlerError {
     if error.is_bad_data() {
         return HandlerError::call_failed("ai_check_answer", "the answer cannot be stored");

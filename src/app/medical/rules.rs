@@ -22,8 +22,8 @@
 //! - The episode of an encounter must be active when the package is created. A package has at most 60
 //!   entities, because the links to them must fit into a stored result.
 //! - Service requests expire at 23:59:59 UTC of the seventh day after the day of their creation.
-//! - No job answers with ✗500. A call that a service refuses costs an attempt, and the job waits 24 hours for
-//!   one that does not answer. Then it has `failed_with_error`.
+//! - No job answers with ✗500. A call that a service refuses costs an attempt, and the job waits 24 hours
+//!   for one that does not answer. Then it has `failed_with_error`.
 //! - "Equals stored" ignores `status`, `status_reason` and `explanatory_letter` of each entity. It
 //!   requires the complete package, with exactly the same entities.
 
