@@ -149,7 +149,7 @@ async fn f6_every_file_of_sample_invocations_is_answered() {
         let asked: Value = serde_json::from_str(&fixture(&file)).unwrap();
         match file.as_str() {
             "sqs.json" | "pipe_messages.json" => {
-                assert_eq!(answer.body["batchItemFailures"], json!([]))
+                assert_eq!(answer.body["batchItemFailures"], json!([]));
             }
             "sns.json" | "eventbridge.json" => {
                 assert_eq!(answer.body["action"], "receive", "{file}");

@@ -78,63 +78,65 @@ async fn held(client: &Client) -> String {
     held.join(", ")
 }
 
+/// Each call, and the rows that it holds.
+const CALLS: [(&str, &str); 20] = [
+    ("tidegate.publish('act', '{\"name\": \"\"}')", ""),
+    (
+        "tidegate.publish('act', '{\"name\": \"\"}', group_key => 'g')",
+        "mutex a row",
+    ),
+    (
+        "tidegate.publish_many('[{\"kind\": \"act\", \"payload\": {\"name\": \"\"}, \"group_key\": \"new\"}]')",
+        "mutex a row",
+    ),
+    ("tidegate.receive('bus', 'message')", ""),
+    ("tidegate.poll(ARRAY['act'])", "event_queue 12 5"),
+    ("tidegate.poll(ARRAY['act'], 100)", "event_queue 12 14 5"),
+    (
+        "tidegate.poll(ARRAY['pair'])",
+        "event_queue 11 13, lease {[11,12)}",
+    ),
+    ("tidegate.poll(ARRAY['note'])", ""),
+    ("tidegate.extend(POLLER)", "lease {[9,10)}"),
+    (
+        "tidegate.finalize(9, POLLER)",
+        "event_queue 9, lease {[9,10)}",
+    ),
+    ("tidegate.retry(9, POLLER)", "event_queue 9, lease {[9,10)}"),
+    (
+        "tidegate.settle(POLLER, '[{\"id\": 9, \"verdict\": \"release\"}]')",
+        "lease {[9,10)}",
+    ),
+    (
+        "tidegate.requeue(ARRAY[2], reason => 'it hangs')",
+        "event_queue 2",
+    ),
+    (
+        "tidegate.cancel(ARRAY[2, 5], reason => 'not wanted')",
+        "event_queue 2 5",
+    ),
+    (
+        "tidegate.unblock('g', 'cancel', reason => 'not wanted')",
+        "event_queue 4, mutex a row",
+    ),
+    (
+        "tidegate.pause('act', reason => 'a break')",
+        "event_kind act",
+    ),
+    (
+        "tidegate.pause_service('carrier', reason => 'a break')",
+        "service carrier",
+    ),
+    ("tidegate.should_wake()", "wake a row"),
+    ("tidegate.why(6)", ""),
+    ("tidegate.job(6)", ""),
+];
+
 #[tokio::test]
 async fn what_a_call_holds_until_its_caller_commits() {
-    let calls = [
-        ("tidegate.publish('act', '{\"name\": \"\"}')", ""),
-        (
-            "tidegate.publish('act', '{\"name\": \"\"}', group_key => 'g')",
-            "mutex a row",
-        ),
-        (
-            "tidegate.publish_many('[{\"kind\": \"act\", \"payload\": {\"name\": \"\"}, \"group_key\": \"new\"}]')",
-            "mutex a row",
-        ),
-        ("tidegate.receive('bus', 'message')", ""),
-        ("tidegate.poll(ARRAY['act'])", "event_queue 12 5"),
-        ("tidegate.poll(ARRAY['act'], 100)", "event_queue 12 14 5"),
-        (
-            "tidegate.poll(ARRAY['pair'])",
-            "event_queue 11 13, lease {[11,12)}",
-        ),
-        ("tidegate.poll(ARRAY['note'])", ""),
-        ("tidegate.extend(POLLER)", "lease {[9,10)}"),
-        (
-            "tidegate.finalize(9, POLLER)",
-            "event_queue 9, lease {[9,10)}",
-        ),
-        ("tidegate.retry(9, POLLER)", "event_queue 9, lease {[9,10)}"),
-        (
-            "tidegate.settle(POLLER, '[{\"id\": 9, \"verdict\": \"release\"}]')",
-            "lease {[9,10)}",
-        ),
-        (
-            "tidegate.requeue(ARRAY[2], reason => 'it hangs')",
-            "event_queue 2",
-        ),
-        (
-            "tidegate.cancel(ARRAY[2, 5], reason => 'not wanted')",
-            "event_queue 2 5",
-        ),
-        (
-            "tidegate.unblock('g', 'cancel', reason => 'not wanted')",
-            "event_queue 4, mutex a row",
-        ),
-        (
-            "tidegate.pause('act', reason => 'a break')",
-            "event_kind act",
-        ),
-        (
-            "tidegate.pause_service('carrier', reason => 'a break')",
-            "service carrier",
-        ),
-        ("tidegate.should_wake()", "wake a row"),
-        ("tidegate.why(6)", ""),
-        ("tidegate.job(6)", ""),
-    ];
     let mut found = Vec::new();
     let mut expected = Vec::new();
-    for (call, holds) in calls {
+    for (call, holds) in CALLS {
         let (_db, client, guest) = scene().await;
         execute(&guest, "BEGIN").await;
         let sql = format!("SELECT count(*) FROM {}", call.replace("POLLER", POLLER));

@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::future::{try_join, try_join3};
 
 use super::{Drain, StopReason};
-use crate::connect::Client;
+use crate::connect::OnQueue;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::queue;
+use crate::queue::{self, Queryable};
 
 /// The longest time that a look may take.
 const LOOK: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ impl<D: Dispatch> Drain<D> {
     /// answer that does not come in time is not known.
     pub(super) async fn look<T>(
         &mut self,
-        ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+        ask: impl AsyncFnOnce(OnQueue<'_>) -> Result<T, Error>,
     ) -> Option<T> {
         let left = self.limit().saturating_sub(self.budget.elapsed());
         let limit = LOOK.min(left / 2);
@@ -32,7 +32,12 @@ impl<D: Dispatch> Drain<D> {
                     .await
                     .map_err(Error::at("begin"))
             };
-            let ((), answer) = try_join(begin, ask(client)).await?;
+            // One transaction, and not one for each statement.
+            let within = OnQueue {
+                begins: false,
+                ..client.on_queue()
+            };
+            let ((), answer) = try_join(begin, ask(within)).await?;
             let commit = client.batch_execute("COMMIT").await;
             commit.map_err(Error::at("commit"))?;
             Ok(answer)
@@ -57,9 +62,9 @@ impl<D: Dispatch> Drain<D> {
         // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
         // twentieth of a drain of 200,000 events.
         let most = if is_empty { 0 } else { queue::MOST_LEFT };
-        let first = self.look(async |client: &Client| {
-            let left = queue::left_to_do(client, &kinds, most);
-            try_join3(queue::backlog(client), left, queue::wal_position(client)).await
+        let first = self.look(async |look: OnQueue<'_>| {
+            let left = queue::left_to_do(&look, &kinds, most);
+            try_join3(queue::backlog(&look), left, queue::wal_position(&look)).await
         });
         let Some((backlog, left, wal)) = first.await else {
             return;
@@ -68,16 +73,16 @@ impl<D: Dispatch> Drain<D> {
         self.report.oldest_age_ms = Some(backlog.oldest_age_ms);
         self.note_left(left, wal);
         if self.services.calls.has_shut() {
-            let down = self.look(async |client: &Client| queue::services_down(client).await);
+            let down = self.look(async |look: OnQueue<'_>| queue::services_down(&look).await);
             self.report.services_down = down.await.unwrap_or_default();
         }
         if backlog.events == 0 {
             self.report.oldest_ready_ms = Some(0);
             return;
         }
-        let second = self.look(async |client: &Client| {
-            let ready = queue::oldest_ready(client, &kinds);
-            try_join(queue::expiring(client), ready).await
+        let second = self.look(async |look: OnQueue<'_>| {
+            let ready = queue::oldest_ready(&look, &kinds);
+            try_join(queue::expiring(&look), ready).await
         });
         if let Some((expiring, ready)) = second.await {
             self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
@@ -85,7 +90,7 @@ impl<D: Dispatch> Drain<D> {
         }
         // Not at the end of a spent budget, because the caller's deadline comes first.
         if is_empty {
-            let others = self.look(async |client: &Client| queue::others(client, &kinds).await);
+            let others = self.look(async |look: OnQueue<'_>| queue::others(&look, &kinds).await);
             self.report.unhandled = others.await.unwrap_or_default();
         }
     }
