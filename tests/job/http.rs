@@ -264,7 +264,7 @@ async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
 
     let stored = views::show(&api.client, id).await.unwrap().unwrap();
     assert_eq!(stored["kind"].get(), r#""service_request_use_job""#);
-    assert_eq!(stored["payload"], body.clone().into());
+    assert_eq!(stored["payload"].read::<Value>().unwrap(), body);
     let patient = body["patient_id"].as_str().unwrap();
     let group: String = stored["group_key"].read().unwrap();
     assert_eq!(group, format!("patient:{patient}"), "E5");

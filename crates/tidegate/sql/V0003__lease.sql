@@ -54,8 +54,9 @@ BEGIN
 END $$;
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
--- `bytes` of payload and progress, which counts as it is stored. It looks at the next 100,000 ids, so that a call is short even if it may lease none of
--- a million events. Only if `scanned` is less than `most`, the end of the queue is reached.
+-- `bytes` of payload and progress, which counts as it is stored. It looks at the next 100,000 ids, so that a
+-- call is short even if it may lease none of a million events. Only if `scanned` is less than `most`, the end
+-- of the queue is reached.
 --
 -- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps
 -- the results of the last call: reached (`after`), clear_to, as_of and low. Whatever other sessions do in the
@@ -103,11 +104,11 @@ END $$;
 --
 -- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind
 -- that no program registered is leased, so that the drain can end its events. Expired and exhausted events
--- are leased too, so that they end without a scan of their own. `due` is the time of a test: it decides what is
--- ready, and when the lease runs out.
+-- are leased too, so that they end without a scan of their own. `due` is the time of a test: it decides what
+-- is ready, and when the lease runs out.
 --
--- A poller is a worker with one lease, whose token is its worker. Its transaction is its caller's, and may stay
--- open for as long as the caller works. It therefore takes no event out of a lease of another worker.
+-- A poller is a worker with one lease, whose token is its worker. Its transaction is its caller's, and may
+-- stay open for as long as the caller works. It therefore takes no event out of a lease of another worker.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, passed_by text[], probe text,
@@ -176,16 +177,8 @@ BEGIN
     -- Find the events in leases.
     SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
     IF probe IS NOT NULL THEN
-        UPDATE tidegate.service AS s
-           SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
-         WHERE s.service = (
-               SELECT d.service FROM tidegate.service AS d
-                WHERE d.service = probe AND d.state IN ('open', 'probing') AND d.retry_at <= instant AND d.kinds && lease.kinds
-                  -- A session that holds this row for long must not delay a lease.
-                  FOR UPDATE SKIP LOCKED)
-        RETURNING s.kinds, s.probe_id INTO probed, after;
-        IF NOT FOUND THEN
-            after := 0;
+        SELECT p.probed, p.after INTO probed, after FROM tidegate.begin_probe(probe, worker, kinds, seconds) AS p;
+        IF probed IS NULL THEN
             services := tidegate.watched_services();
             RETURN;
         END IF;
@@ -227,22 +220,14 @@ BEGIN
                          AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
-    IF scanned < most AND probe IS NULL THEN
-        beyond := (SELECT q.id FROM tidegate.event_queue AS q WHERE NOT q.delayed AND q.id > upto ORDER BY q.id LIMIT 1);
-    END IF;
-    IF scanned = 0 AND beyond IS NOT NULL THEN
-        after := beyond - 1;
-        scanned := most;
-        RETURN;
-    END IF;
+    beyond := CASE WHEN scanned < most AND probe IS NULL THEN (
+        SELECT q.id FROM tidegate.event_queue AS q WHERE NOT q.delayed AND q.id > upto ORDER BY q.id LIMIT 1) END;
     IF scanned = 0 THEN
-        IF probe IS NOT NULL THEN
-            -- The probe has tried every event. If no event is left to try, close the service: the next event
-            -- calls it, and one failure is enough to open it again.
-            UPDATE tidegate.service AS s
-               SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
-                   state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
-             WHERE s.service = probe;
+        IF beyond IS NOT NULL THEN
+            after := beyond - 1;
+            scanned := most;
+        ELSIF probe IS NOT NULL THEN
+            PERFORM tidegate.end_probes(probe);
             services := tidegate.watched_services();
         END IF;
         RETURN;
@@ -348,10 +333,7 @@ BEGIN
     END IF;
 
     IF probe IS NOT NULL THEN
-        UPDATE tidegate.service AS s
-           SET probe_id = last_id, state = CASE WHEN isempty(mine) THEN 'open' ELSE 'probing' END,
-               retry_at = CASE WHEN isempty(mine) THEN instant + interval '1 second' ELSE s.retry_at END
-         WHERE s.service = probe;
+        PERFORM tidegate.note_probe(probe, last_id, isempty(mine));
         services := tidegate.watched_services();
     END IF;
     IF isempty(mine) THEN

@@ -126,6 +126,41 @@ BEGIN
     RETURN tidegate.watched_services();
 END $$;
 
+-- A worker tries a service with one event of its kinds, the next one after `after`. Null if the service is
+-- not to be tried now. A session that holds its row for long must not delay a lease.
+CREATE FUNCTION tidegate.begin_probe(service text, worker uuid, kinds text[], seconds double precision, OUT probed text[], OUT after bigint)
+    LANGUAGE plpgsql AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    UPDATE tidegate.service AS s
+       SET state = 'probing', prober = begin_probe.worker, retry_at = instant + make_interval(secs => seconds)
+     WHERE s.service = (SELECT d.service FROM tidegate.service AS d
+                         WHERE d.service = begin_probe.service AND d.state IN ('open', 'probing') AND d.retry_at <= instant
+                           AND d.kinds && begin_probe.kinds FOR UPDATE SKIP LOCKED)
+    RETURNING s.kinds, s.probe_id INTO probed, after;
+    after := coalesce(after, 0);
+END $$;
+
+-- The probe has come to this event. `is_missed`: it could not be leased, and another one is tried.
+CREATE FUNCTION tidegate.note_probe(service text, id bigint, is_missed boolean) RETURNS void
+    LANGUAGE sql AS $$
+    UPDATE tidegate.service AS s
+       SET probe_id = note_probe.id, state = CASE WHEN is_missed THEN 'open' ELSE 'probing' END,
+           retry_at = CASE WHEN is_missed THEN clock_timestamp() + interval '1 second' ELSE s.retry_at END
+     WHERE s.service = note_probe.service
+$$;
+
+-- The probe has tried every event. If no event is left to try, the service closes: the next event calls it,
+-- and one failure is enough to open it again.
+CREATE FUNCTION tidegate.end_probes(service text) RETURNS void
+    LANGUAGE sql AS $$
+    UPDATE tidegate.service AS s
+       SET probe_id = 0, retry_at = clock_timestamp(), since = CASE WHEN s.probe_id > 0 THEN s.since ELSE clock_timestamp() END,
+           state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
+     WHERE s.service = end_probes.service
+$$;
+
 CREATE FUNCTION tidegate.give_up_after() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN interval '7 days';
@@ -323,7 +358,8 @@ COMMENT ON FUNCTION tidegate.limit_service IS
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
-    tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service, tidegate.give_up
+    tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.begin_probe, tidegate.note_probe,
+    tidegate.end_probes, tidegate.claim_service, tidegate.give_up
    TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.patience, tidegate.give_up_after TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.pause_service, tidegate.resume_service, tidegate.limit_service TO tidegate_operate;
