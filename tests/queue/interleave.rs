@@ -194,8 +194,8 @@ const STOP: &str = "
     DO $$
     DECLARE
         source constant text := pg_get_functiondef('tidegate.lease'::regproc);
-        stopped constant text := replace(source, 'WHERE NOT q.delayed AND q.id > start
-               AND CASE', 'WHERE NOT q.delayed AND q.id > start AND public.pass()
+        stopped constant text := replace(source, 'WHERE NOT q.delayed AND q.id > start AND q.id <= upto
+               AND CASE', 'WHERE NOT q.delayed AND q.id > start AND q.id <= upto AND public.pass()
                AND CASE');
     BEGIN
         ASSERT source <> stopped;

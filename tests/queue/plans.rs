@@ -476,6 +476,8 @@ async fn indexes_kept(planner: &mut Planner) -> Vec<String> {
             note_indexes(statement.name, &plan["Plan"], &mut walked);
         }
     }
+    // A lease asks so at the end of the queue alone, which is far in a large one.
+    walked.retain(|index| !index.ends_with("event_queue_ready (id > $)"));
     walked
 }
 

@@ -73,6 +73,8 @@ pub struct Row {
     pub max_attempts: u32,
     /// The code of the last error.
     pub code: Option<String>,
+    /// The attempts that the end of a run interrupted, so that they start again.
+    pub cuts: Vec<u32>,
     /// The attempt whose handler returned the result.
     pub result_attempt: Option<u32>,
     /// It was ended without a lease, by the cleanup or an operator.
@@ -219,7 +221,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.attempts(history, &starts);
     found.order(history, &publishes, &starts);
     found.stale_tokens(history);
-    found.holders(&starts);
+    found.holders(history, &starts);
     found.0.extend(leases::violations(history, &starts));
     found.seen(history);
     found.operators(history);
@@ -418,7 +420,7 @@ impl Findings {
             }
             let of_event = starts.get(&id).into_iter().flatten();
             let started = of_event.filter(|start| !start.keeps_attempt()).count();
-            if started > attempts as usize {
+            if started > attempts as usize + row.cuts.len() {
                 let text =
                     format!("event {id} counts {attempts} attempts and started {started} times");
                 self.add("I3", text);
@@ -507,11 +509,17 @@ impl Findings {
     }
 
     /// I6: an attempt belongs to one process, except for an attempt that ended because a service did not
-    /// answer.
-    fn holders(&mut self, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
+    /// answer, or because its run ended.
+    fn holders(&mut self, history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
+        let cuts = history.rows.iter().map(|row| (row.id, &*row.cuts));
+        let cuts: HashMap<i64, &[u32]> = cuts.collect();
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
-            for start in of_event.iter().filter(|start| !start.keeps_attempt()) {
+            let cuts = cuts.get(id).copied().unwrap_or_default();
+            let keeps = |start: &Start<'_>| {
+                start.keeps_attempt() || start.end.is_none() && cuts.contains(&start.attempt)
+            };
+            for start in of_event.iter().filter(|start| !keeps(start)) {
                 if let Some(other) = holders.insert(start.attempt, start.process) {
                     let (attempt, process) = (start.attempt, start.process);
                     self.add("I6", format!("attempt {attempt} of event {id} was started by {other} and by {process}"));

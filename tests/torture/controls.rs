@@ -41,6 +41,10 @@ pub static ALL: &[Control] = controls![
     an_event_that_nobody_published_is_found: stranger => ["I2"],
     more_attempts_than_allowed_are_found: |h| h.rows[0].max_attempts = 0 => ["I3"],
     more_starts_than_attempts_are_found: second_start => ["I3"],
+    a_start_that_the_end_of_its_run_interrupted_is_not_counted: |h| {
+        second_start(h);
+        h.rows[2].cuts = vec![1];
+    } => [],
     an_order_violation_is_found: overtaken => ["I4", "I4"],
     a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4", "I4"],
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
@@ -188,6 +192,7 @@ fn row(id: i64, key: &str, group: Option<&str>) -> Row {
         attempts: 1,
         max_attempts: 5,
         code: None,
+        cuts: Vec::new(),
         result_attempt: Some(1),
         without_lease: false,
         replay_of: None,

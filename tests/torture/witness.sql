@@ -183,6 +183,11 @@ UNION ALL
    JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
   GROUP BY q.id HAVING count(*) > 1 LIMIT 3);
 
+-- The attempts that the end of a run interrupted. They are not counted, so they start again.
+CREATE FUNCTION torture.cuts(errors jsonb) RETURNS int[] LANGUAGE sql AS $$
+    SELECT ARRAY(SELECT (e->>'attempt')::int FROM jsonb_array_elements(errors) AS e WHERE e->>'code' = 'cut')
+$$;
+
 -- Every row that was ever in the log. Dropping a whole partition removes rows without a trigger; these must
 -- have expired by the time of the check.
 CREATE TABLE torture.ended (
@@ -194,6 +199,7 @@ CREATE TABLE torture.ended (
     attempts       int NOT NULL,
     max_attempts   int NOT NULL,
     code           text,
+    cuts           int[] NOT NULL,
     result_attempt int,
     without_lease  boolean NOT NULL,
     replay_of      bigint,
@@ -206,10 +212,10 @@ CREATE INDEX ON torture.ended (id);
 CREATE FUNCTION torture.log_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO torture.ended (id, kind, key, group_key, status, attempts, max_attempts, code, result_attempt,
+        INSERT INTO torture.ended (id, kind, key, group_key, status, attempts, max_attempts, code, cuts, result_attempt,
                                    without_lease, replay_of, expires_at)
         VALUES (NEW.id, NEW.kind, NEW.payload->>'key', NEW.group_key, NEW.status, NEW.attempts, NEW.max_attempts,
-                NEW.errors->-1->>'code', (NEW.result->>NEW.kind)::int, NEW.lease_token IS NULL, NEW.replay_of, NEW.expires_at);
+                NEW.errors->-1->>'code', torture.cuts(NEW.errors), (NEW.result->>NEW.kind)::int, NEW.lease_token IS NULL, NEW.replay_of, NEW.expires_at);
     ELSE
         UPDATE torture.ended AS e SET removed = true, early = OLD.expires_at > clock_timestamp() WHERE e.id = OLD.id;
     END IF;
@@ -221,14 +227,14 @@ CREATE TRIGGER log_changed AFTER INSERT OR DELETE ON tidegate.event_log
 
 CREATE VIEW torture.rows AS
 SELECT id, 'queue' AS place, kind, payload->>'key' AS key, group_key, status, attempts, max_attempts,
-       errors->-1->>'code' AS code, NULL::int AS result_attempt, false AS without_lease, replay_of, false AS removed_early
+       errors->-1->>'code' AS code, torture.cuts(errors) AS cuts, NULL::int AS result_attempt, false AS without_lease, replay_of, false AS removed_early
   FROM tidegate.events
 UNION ALL
 SELECT id, 'log', kind, payload->>'key', group_key, status, attempts, max_attempts, errors->-1->>'code',
-       (result->>kind)::int, lease_token IS NULL, replay_of, false
+       torture.cuts(errors), (result->>kind)::int, lease_token IS NULL, replay_of, false
   FROM tidegate.event_log
 UNION ALL
-SELECT id, 'removed', kind, key, group_key, status, attempts, max_attempts, code, result_attempt, without_lease, replay_of,
+SELECT id, 'removed', kind, key, group_key, status, attempts, max_attempts, code, cuts, result_attempt, without_lease, replay_of,
        early OR NOT removed AND expires_at > clock_timestamp()
   FROM torture.ended AS e
  WHERE NOT EXISTS (SELECT FROM tidegate.event_log AS l WHERE l.id = e.id);
