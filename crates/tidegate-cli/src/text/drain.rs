@@ -21,14 +21,20 @@ impl Text for DrainRequest {
             _ => "it ended early",
         };
         let mut ended = ended(report);
-        ended.extend(report.backlog.map(|left| ("left in the queue".to_owned(), left)));
+        ended.extend(
+            report
+                .backlog
+                .map(|left| ("left in the queue".to_owned(), left)),
+        );
         let table = counts("events", &ended);
         let mut text = format!(
             "drained for {}: {reason}\n{table}",
             coarse(report.elapsed_ms)
         );
         if report.backlog.is_none() && report.slot > 0 {
-            text.push_str("\nleft in the queue: not known, because the database did not tell in time");
+            text.push_str(
+                "\nleft in the queue: not known, because the database did not tell in time",
+            );
         }
         if !report.unhandled.is_empty() {
             let kinds = report.unhandled.iter();

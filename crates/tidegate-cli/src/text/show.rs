@@ -44,9 +44,7 @@ fn event(event: &Columns) -> String {
             ("null" | "[]", _) => continue,
             (_, Ok(text)) if is_time(name) => instant(&text.into()),
             (_, Ok(text)) if name != "payload" => shown(&text),
-            (text, _) if name == "errors" => {
-                value.read().map_or_else(|_| pretty(text), of_errors)
-            }
+            (text, _) if name == "errors" => value.read().map_or_else(|_| pretty(text), of_errors),
             (text, _) => pretty(text),
         };
         let value = value.replace('\n', "\n                       ");
@@ -75,7 +73,9 @@ fn error(error: &BTreeMap<String, Json>) -> String {
         attempt => format!("attempt {attempt}"),
     };
     let what = ["handler", "code", "message", "details"].map(field);
-    let parts = [instant(&field("at").into()), attempt].into_iter().chain(what);
+    let parts = [instant(&field("at").into()), attempt]
+        .into_iter()
+        .chain(what);
     let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(": ")
 }
