@@ -2,8 +2,8 @@
 //! nothing.
 
 use crate::promise::{
-    ALONE, APART, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,
-    ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED,
+    ALONE, APART, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, HOLDS, NO_CLASH,
+    ONE_HOLDER, ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED,
 };
 use crate::scenario::Scenario;
 
@@ -137,6 +137,14 @@ flaws! {
     NotReadOnArrival: APART => [COUNTED],
     /// `start` does not check whether events were taken away from the lease.
     CutsNotAsked: REQUEUED => [COUNTED],
+    /// A handler's transaction locks its lease.
+    HandlersLockTheirLease: OPEN => [HOLDS],
+    /// `poll` sweeps the leases of dead drains.
+    GuestsSweep: OPEN => [HOLDS],
+    /// `poll` makes any delayed event ready.
+    GuestsPromote: OPEN => [HOLDS],
+    /// `poll` takes what operators want out of the leases of live workers.
+    GuestsTakeFromLeases: OPEN => [HOLDS],
     /// `delete_expired` also deletes live events.
     CleanupIgnoresState: REPLAYED => [ONE_PLACE, OWN_ROWS],
     /// `replay` also replays live events.

@@ -104,16 +104,17 @@ impl Protocol {
         })
     }
 
-    /// Rows that a call of `lease` has locked. Writers wait for them, and scans skip them.
+    /// Rows that a call of `lease` or an open transaction has locked. Writers wait for them, and scans skip them.
     pub fn locked_rows(&self, state: &State) -> Set {
         if self.has(Flaw::NoRowLocks) || self.has(Flaw::NoRowLocksNorConstraint) {
             return Set::default();
         }
         let locked = state.calls.iter().map(|call| call.locked);
-        locked.fold(Set::default(), Set::or)
+        let open = state.open.map(|open| open.rows);
+        locked.chain(open).fold(Set::default(), Set::or)
     }
 
-    /// Leases that a call of `lease` has locked. No event leaves them before the call has ended.
+    /// Leases that a call of `lease` or an open transaction has locked. No event leaves them before the call has ended.
     pub fn locked_leases(&self, state: &State) -> Set {
         if self.has(Flaw::NoOwnLock) {
             return Set::default();
@@ -122,7 +123,8 @@ impl Protocol {
             Stage::Looked { facts, .. } => facts.own_tokens,
             _ => Set::default(),
         });
-        locked.fold(Set::default(), Set::or)
+        let open = state.open.map(|open| open.leases);
+        locked.chain(open).fold(Set::default(), Set::or)
     }
 
     /// The second look: own leases are locked, then the facts are read from one snapshot.

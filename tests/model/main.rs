@@ -96,6 +96,11 @@ fn every_promise_is_kept_beside_a_poller() {
 }
 
 #[test]
+fn every_promise_is_kept_beside_a_transaction_that_stays_open() {
+    check(Scenario::OPEN);
+}
+
+#[test]
 fn each_removed_guard_breaks_its_promises() {
     for flaw in Flaw::ALL.iter().copied() {
         let (scenario, promises) = flaw.breaks();

@@ -2,7 +2,7 @@
 
 use crate::flaw::Flaw;
 use crate::protocol::Protocol;
-use crate::state::{Breach, Id, Lease, Publish, Row, Set, Stage, State, Token, Worker};
+use crate::state::{Breach, Id, Lease, Open, Publish, Row, Set, Stage, State, Token, Worker};
 use crate::worker::take_row;
 
 impl Protocol {
@@ -117,9 +117,26 @@ impl Protocol {
         }
     }
 
+    /// An event whose row an open transaction has locked stays in the lease, with the earlier ones of its
+    /// group.
     fn break_lease(&self, state: &mut State, token: Token, charges: bool) {
         let place = state.leases.iter().position(|lease| lease.token == token);
-        let lease = state.leases.remove(place.expect("it was there"));
+        let place = place.expect("it was there");
+        let mut lease = state.leases.remove(place);
+        let locked = state.open.map_or(Set::default(), |open| open.rows);
+        let stays = |id: &Id| !state.behind(*id).or(Set::one(*id)).and(locked).is_empty();
+        let stay: Set = lease.ids.iter().filter(stays).collect();
+        if !stay.is_empty() {
+            let ids = stay;
+            state.leases.insert(
+                place,
+                Lease {
+                    ids,
+                    ..lease.clone()
+                },
+            );
+            lease.ids = lease.ids.minus(stay);
+        }
         for id in lease.ids.iter() {
             let is_begun = id <= lease.started_to;
             let is_charged = charges
@@ -135,6 +152,38 @@ impl Protocol {
                 state.breach(Breach::Uncounted);
             }
         }
+    }
+
+    /// A handler's transaction locks the row of its event. The commit may take long.
+    pub fn hold(&self, state: &mut State, token: Token, id: Id) {
+        let leases = if self.has(Flaw::HandlersLockTheirLease) {
+            Set::one(token)
+        } else {
+            Set::default()
+        };
+        let rows = Set::one(id);
+        state.open = Some(Open { id, rows, leases });
+    }
+
+    /// A guest's transaction locks the row of the event that it takes. Others do not see its lease yet.
+    pub fn visit(&self, state: &mut State) {
+        let first = self.scannable(state, 0, state.in_leases()).next();
+        let id = first.map_or(0, |row| row.id);
+        let mut rows: Set = first.into_iter().map(|row| row.id).collect();
+        let mut leases = Set::default();
+        if self.has(Flaw::GuestsSweep) {
+            let expired = || state.leases.iter().filter(|lease| lease.expired);
+            leases = tokens(expired());
+            rows = expired().fold(rows, |rows, lease| rows.or(lease.ids));
+        }
+        if self.has(Flaw::GuestsPromote) {
+            let delayed = state.queue.iter().filter(|row| row.delayed);
+            rows = rows.or(delayed.map(|row| row.id).collect());
+        }
+        if self.has(Flaw::GuestsTakeFromLeases) {
+            leases = tokens(state.leases.iter());
+        }
+        state.open = Some(Open { id, rows, leases });
     }
 
     /// `requeue`: the worker loses the event and the later events of its group. Attempts that may have begun

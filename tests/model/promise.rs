@@ -29,12 +29,14 @@ pub const NO_CLASH: &str = "I6 no lease needs the database to refuse it";
 pub const OWN_ROWS: &str = "I7 cleanup, sweep and operators touch only what is theirs to touch";
 pub const ENDS: &str = "I8 once the faults are over, everything ends";
 pub const GOES_ON: &str = "I8 a worker that holds something can go on with it";
+pub const HOLDS: &str =
+    "I8 an open transaction keeps nothing waiting but the event that it is about";
 pub const EFFECT: &str =
     "effects of a handler's transaction happen at most once, and once when it completed";
 
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 17] = [
+const ALWAYS: [(&str, Condition); 18] = [
     (ONE_PLACE, |_, state| is_in_one_place(state)),
     (ATTEMPTS, |_, state| {
         attempts_are_in_bounds(state) && kept(state, Breach::TooOften)
@@ -59,6 +61,7 @@ const ALWAYS: [(&str, Condition); 17] = [
     (OWN_ROWS, |_, state| kept(state, Breach::Forbidden)),
     (ENDS, ends_after_the_faults),
     (GOES_ON, workers_can_go_on),
+    (HOLDS, open_holds_its_own),
     (EFFECT, |_, state| effects_happen_once(state)),
 ];
 
@@ -178,7 +181,7 @@ fn effects_happen_once(state: &State) -> bool {
 
 /// No two events that a worker holds wait for each other.
 fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
-    let waits = state.calls.is_empty() && protocol.scenario.runs;
+    let waits = state.calls.is_empty() && state.open.is_none() && protocol.scenario.runs;
     let workers = 0..protocol.scenario.workers;
     !waits
         || workers.into_iter().all(|worker| {
@@ -207,8 +210,35 @@ fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
 /// This is not "on every path something good happens", because a worker may freeze forever. It says: from
 /// here, one healthy worker ends all events within a bounded number of steps.
 fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
-    let healthy: Worker = protocol.scenario.workers;
     let mut state = state.clone();
+    state.open = None;
+    left_by_a_healthy_worker(protocol, state).is_empty()
+}
+
+/// Beside an open transaction, workers give back what they hold, and a healthy one ends the rest.
+fn open_holds_its_own(protocol: &Protocol, state: &State) -> bool {
+    let Some(open) = state.open else {
+        return true;
+    };
+    let own = Set::one(open.id).or(state.behind(open.id));
+    let left = left_by_a_healthy_worker(protocol, state.clone());
+    let workers = 0..protocol.scenario.workers;
+    left.minus(own).is_empty()
+        && (!state.calls.is_empty()
+            || workers.into_iter().all(|worker| {
+                let mut hands = state.mind(worker).hands();
+                hands.all(|(held, hand)| {
+                    let event = (held.token, hand.id);
+                    let mut actions = Vec::new();
+                    protocol.of_give_back(state, worker, event, Verdict::Retry, &mut actions);
+                    hand.stage != Handling::Running || own.has(hand.id) || !actions.is_empty()
+                })
+            }))
+}
+
+/// Returns what is left when one healthy worker has had a bounded number of steps.
+fn left_by_a_healthy_worker(protocol: &Protocol, mut state: State) -> Set {
+    let healthy: Worker = protocol.scenario.workers;
     state.resumed = true;
     // Their sessions end.
     state.calls.clear();
@@ -220,8 +250,9 @@ fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
     for lease in &mut state.leases {
         lease.expired = true;
     }
+    let locked = protocol.locked_rows(&state);
     for row in &mut state.queue {
-        row.delayed = false;
+        row.delayed &= locked.has(row.id);
     }
     protocol.step(&mut state, Action::Sweep(healthy));
     for _ in 0..state.queue.len() {
@@ -235,7 +266,7 @@ fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
             handle_all(protocol, &mut state, healthy, &held);
         }
     }
-    state.queue.is_empty()
+    state.queue.iter().map(|row| row.id).collect()
 }
 
 fn handle_all(protocol: &Protocol, state: &mut State, worker: Worker, held: &Held) {

@@ -72,6 +72,12 @@ pub enum Action {
     Snooze(Worker, Token, Id, bool),
     /// `hand_back`, and whether the answer arrives.
     HandBack(Worker, Token, Id, bool),
+    /// A handler's transaction writes the event's end, or its progress, and stays open.
+    Hold(Token, Id),
+    /// A guest's transaction takes the first ready event by `poll`, and stays open.
+    Visit,
+    /// It ends, and nothing of it stays.
+    Close,
     /// `renew`.
     Renew(Worker),
     /// A worker dies with everything in its hands. Statements that it has sent may still arrive.
@@ -357,6 +363,9 @@ impl Protocol {
                 }
             }
             Handling::Running => {
+                if self.scenario.opens && state.open.is_none() {
+                    actions.push(Action::Hold(token, id));
+                }
                 actions.push(Action::End(worker, token, id, Verdict::Complete));
                 if self.scenario.retries && hand.last {
                     actions.push(Action::End(worker, token, id, Verdict::Fail));
@@ -407,7 +416,7 @@ impl Protocol {
     }
 
     /// A give-back waits for a lock on one of the leases that it names, or on a row that leaves.
-    fn of_give_back(
+    pub fn of_give_back(
         &self,
         state: &State,
         worker: Worker,
@@ -437,6 +446,11 @@ impl Protocol {
     }
 
     fn of_the_clock(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.open.is_some() {
+            actions.push(Action::Close);
+        } else if self.scenario.opens {
+            actions.push(Action::Visit);
+        }
         if state.spent.lapses < self.scenario.allowed.lapses {
             let running = state.leases.iter().filter(|lease| !lease.expired);
             actions.extend(running.map(|lease| Action::Expire(lease.token)));
@@ -539,6 +553,9 @@ impl Protocol {
             }
             Action::Cleanup(id) => cleanup(state, id),
             Action::Expire(token) => expire(state, token),
+            Action::Hold(token, id) => self.hold(state, token, id),
+            Action::Visit => self.visit(state),
+            Action::Close => state.open = None,
             Action::Promote(id) => promote(state, id),
             _ => self.step_of_a_worker(state, action),
         }

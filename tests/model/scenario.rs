@@ -44,6 +44,8 @@ pub struct Scenario {
     pub delayed: Option<usize>,
     /// The worker that leases by `poll`: one lease at a time, all of whose events start with it.
     pub poller: Option<Worker>,
+    /// Whether a transaction of a handler or a guest may stay open.
+    pub opens: bool,
     /// The states that must be reachable in this scenario.
     pub reaches: &'static [&'static str],
 }
@@ -89,6 +91,7 @@ impl Scenario {
         paused: None,
         delayed: None,
         poller: None,
+        opens: false,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
     };
     /// The same with an operator who requeues.
@@ -312,6 +315,22 @@ impl Scenario {
         allowed: spent!(lapses: 2, requeues: 1),
         reaches: &[OVERLAP, ALL_END, REFUSED, GIVEN_UP],
         ..Self::SUSPECTS_OF_A_GROUP
+    };
+    /// Transactions that stay open, beside an event that is retried and one that becomes ready later.
+    pub const OPEN: Self = Self {
+        name: "three events, and a transaction that stays open",
+        groups: &[None, Some(1), None],
+        workers: 1,
+        max_attempts: 1,
+        most: 2,
+        first_windows: &[2],
+        allowed: spent!(lapses: 1),
+        aborts: false,
+        published: true,
+        delayed: Some(2),
+        opens: true,
+        reaches: &[ALL_END],
+        ..Self::ONE_EVENT
     };
     /// Leases that have ended are still there.
     pub const ENDED: Self = Self {

@@ -22,6 +22,7 @@ pub struct Set(u16);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
+    pub open: Option<Open>,
     /// One for each planned publish.
     pub publishes: Vec<Publish>,
     /// `event_queue`, in id order.
@@ -245,6 +246,18 @@ pub enum Verdict {
     /// The handler asks to run later, which is no failure.
     Snooze,
     HandBack,
+}
+
+/// A transaction that stays open: a handler's, which commits slowly, or that of a guest, who polls and
+/// commits when the work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Open {
+    /// The event that it is about.
+    pub id: Id,
+    /// The rows that it has locked.
+    pub rows: Set,
+    /// The leases that it has locked.
+    pub leases: Set,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
