@@ -183,3 +183,26 @@ async fn an_event_that_ends_while_a_replacement_waits_for_it_makes_room_for_a_ne
     drain(&db, &app, &options()).await;
     assert_eq!(app.ids(), [published.id]);
 }
+
+#[tokio::test]
+async fn nobody_who_knows_its_key_puts_off_an_event_that_is_ready_or_holds_a_group() {
+    let (_db, client) = probe().await;
+    first(&client, keyed("ready")).await;
+    let later = keyed("replaced").delay(HOUR * 24 * 3650).replace();
+    assert!(publish(&client, &later).await.replaced);
+    let ready = "SELECT count(*) FROM tidegate.event_queue
+                  WHERE NOT delayed AND available_at <= now() AND payload->>'name' = 'replaced'";
+    assert_eq!(number(&client, ready).await, 1);
+    // Of a group, it was planned 29 of 30 days ago.
+    let held = act("head").dedup("order-8").group("g");
+    let planned = HOUR * 24 * 29;
+    first(&client, held.clone().delay(planned)).await;
+    let ago = "UPDATE tidegate.event_queue SET created_at = created_at - interval '29 days' WHERE group_key = 'g'";
+    client.execute(ago, &[]).await.unwrap();
+    for _ in 0..2 {
+        let again = held.clone().delay(planned).replace();
+        assert!(publish(&client, &again).await.replaced);
+        let waits = "SELECT extract(day FROM available_at - now())::bigint FROM tidegate.event_queue WHERE group_key = 'g'";
+        assert!(number(&client, waits).await <= 1);
+    }
+}

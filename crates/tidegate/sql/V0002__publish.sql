@@ -203,9 +203,11 @@ BEGIN
                correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
-               -- A ready event keeps its time, so that no index gets a new entry.
-               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
-                                   THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
+               -- A ready event keeps its time: nobody who knows its key puts it off, and no index gets a new
+               -- entry. One of a group waits no longer than it might have from its publish on.
+               available_at = CASE WHEN NOT q.delayed THEN q.available_at
+                                   ELSE least(coalesce(replace_waiting.available_at, instant), CASE WHEN q.group_key IS NOT NULL
+                                              THEN q.created_at + tidegate.max_group_delay() END) END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
         IF NOT FOUND THEN
