@@ -516,9 +516,8 @@ impl Findings {
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
             let cuts = cuts.get(id).copied().unwrap_or_default();
-            let keeps = |start: &Start<'_>| {
-                start.keeps_attempt() || start.end.is_none() && cuts.contains(&start.attempt)
-            };
+            // A handler that blocks its thread ends after its run.
+            let keeps = |start: &Start<'_>| start.keeps_attempt() || cuts.contains(&start.attempt);
             for start in of_event.iter().filter(|start| !keeps(start)) {
                 if let Some(other) = holders.insert(start.attempt, start.process) {
                     let (attempt, process) = (start.attempt, start.process);
