@@ -173,6 +173,7 @@ async fn a_queue_that_is_only_polled_goes_on_with_retries_and_what_the_dead_held
     let due = format!(
         "UPDATE tidegate.event_queue SET available_at = now() + interval '1 hour';
          UPDATE tidegate.event_queue SET available_at = now() - id * interval '1 s' WHERE id <> {0};
+         UPDATE tidegate.event_queue SET available_at = now() - interval '1 hour' WHERE kind = 'pair';
          UPDATE tidegate.event_queue SET delayed = true WHERE id <> {0};
          UPDATE tidegate.event_kind SET paused = true WHERE kind = 'pair'",
         mine[0] - 3
