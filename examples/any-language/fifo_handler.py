@@ -3,7 +3,8 @@
 
 from aws_lambda_powertools.utilities.batch import SqsFifoPartialProcessor, process_partial_response
 
-processor = SqsFifoPartialProcessor(raise_on_entire_batch_failure=False)
+processor = SqsFifoPartialProcessor()
+processor.raise_on_entire_batch_failure = False
 
 
 def ship(record):

@@ -132,16 +132,19 @@ def powertools(relay):
 
 
 def all_raise(relay):
-    """If all fail, Powertools raises. The events share smaller calls, and only one that is alone is charged."""
-    handler = importlib.import_module("powertools_handler").handler
-    relay.declare(ship(batch=4, attempts=1))
-    relay.publish("order_placed", orders(4, _0="sold out", _1="sold out", _2="sold out", _3="sold out"))
-    with Invoke({"ship": lambda event: handler(event, None)}) as aws:
-        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
-        assert aws.sizes("ship") == [4, 1, 1, 1, 1], aws.sizes("ship")
-    assert relay.ended() == {("FAILED", 1): 4}, relay.ended()
-    code = relay.database.holds("SELECT errors->0->>'code' FROM tidegate.event_log LIMIT 1")
-    assert code == "BatchProcessingError", code
+    """If all fail, each has failed. A Powertools that raises fails the call: smaller ones follow, and only what is alone is charged."""
+    powertools = importlib.import_module("powertools_handler")
+    for raises, sizes, wanted in [(False, [4], "failed"), (True, [4, 1, 1, 1, 1], "BatchProcessingError")]:
+        powertools.processor.raise_on_entire_batch_failure = raises
+        relay.declare(ship(batch=4, attempts=1))
+        relay.publish("order_placed", orders(4, _0="sold out", _1="sold out", _2="sold out", _3="sold out"))
+        with Invoke({"ship": lambda event: powertools.handler(event, None)}) as aws:
+            relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+            assert aws.sizes("ship") == sizes, aws.sizes("ship")
+        assert relay.ended() == {("FAILED", 1): 4}, relay.ended()
+        code = relay.database.holds("SELECT errors->0->>'code' FROM tidegate.event_log ORDER BY id DESC LIMIT 1")
+        assert code == wanted, code
+    powertools.processor.raise_on_entire_batch_failure = False
 
 
 def fifo(relay):
