@@ -280,7 +280,7 @@ def _shown(found):
 
 
 def _all_run(server):
-    server.run("CREATE DATABASE page TEMPLATE postgres")
+    _copied(server, "page")
     for sql in re.findall(r"```sql\n(.*?)```\n", PUBLISH.read_text(), re.DOTALL):
         server.run(sql, "page", "somebody")
     failed = 0
@@ -295,9 +295,15 @@ def _all_run(server):
     return int(failed > 0)
 
 
+def _copied(server, database):
+    """Copies the migrated database, and makes the queue in it at home."""
+    server.run(f"CREATE DATABASE {database} TEMPLATE postgres")
+    server.run("SELECT tidegate.move_in()", database)
+
+
 def _runs(server, name, command, more):
     database = re.sub(r"\W", "_", name.name.lower())
-    server.run(f"CREATE DATABASE {database} TEMPLATE postgres")
+    _copied(server, database)
     before, query, rows, told = (name.parent / part for part in ("before.sql", "stored.sql", "stored.txt", "told.txt"))
     server.run(before.read_text() if before.exists() else "", database)
     environment = {**local.environment(), **server.variables(database), **more}

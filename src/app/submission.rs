@@ -23,7 +23,6 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
-use super::forms::model::FormStatus;
 use super::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
 use super::schema::{self, Described, FieldError, Schemas, describe};
 use tidegate::Error;
@@ -69,7 +68,7 @@ impl Subject {
     /// All faults.
     pub(crate) fn read(self, json: &Value) -> Result<Submission, Vec<FieldError>> {
         match self {
-            Self::Form => read::<Form>(json).and_then(submitted).map(Submission::Form),
+            Self::Form => read(json).map(Submission::Form),
             Self::Letter => read::<Letter>(json).and_then(dated).map(Submission::Letter),
             Self::Cancellation => read(json).map(Submission::Cancellation),
             Self::Decline => read(json).map(Submission::Decline),
@@ -105,15 +104,6 @@ impl Submission {
             Self::Viewed(viewed) => forms::letter_viewed(tx, None, &viewed).await,
         }
     }
-}
-
-/// Nobody but the case system ends a form.
-fn submitted(form: Form) -> Result<Form, Vec<FieldError>> {
-    if [FormStatus::Draft, FormStatus::Submitted].contains(&form.status) {
-        return Ok(form);
-    }
-    let needed = "must be draft or submitted, or be left out";
-    Err(vec![FieldError::new("$.status", "inclusion", needed)])
 }
 
 /// Dates in one fixed format sort correctly as text.

@@ -7,7 +7,6 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::post;
 use serde_json::{Value, json};
 use tidegate::connect::Transaction;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
@@ -36,8 +35,7 @@ const JOBS: &str = "/jobs/";
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(each_kind(routes!(submit)))
-        .routes(routes!(read))
-        .route("/jobs/{id}", post(unknown_kind))
+        .routes(routes!(read, unknown_kind))
 }
 
 /// Turns the one documented route into a route for each kind, each with its own payload.
@@ -162,6 +160,11 @@ async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, 
 }
 
 /// Refuses an unknown kind. Each known kind has a path of its own.
+#[utoipa::path(
+    post, path = "/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Any text that is not the name of a kind")),
+    responses((status = 404, description = "There is no such kind of job", body = Refusal), Gated, Common)
+)]
 async fn unknown_kind() -> Problem {
     let known = medical::KINDS.join(", ");
     let message = format!("there is no such kind of job; the kinds are: {known}");

@@ -1159,15 +1159,15 @@ async fn what_is_wrong_with_a_form_is_named_and_not_quoted_and_nothing_is_stored
     let mut backwards = letter("1");
     backwards["grant"]["valid_to"] = json!("2027-01-10");
     let mut many = form("..");
-    many["status"] = json!("approved");
+    many["status"] = json!("canary");
     many["canary"] = json!(1);
     many["company"]["contact"]["canary"] = json!(1);
     let mut ended = form("f1");
-    ended["status"] = json!("approved");
+    ended["status"] = json!("ended");
     for (path, body, wrong) in [
         ("/forms", bad_id, "$.employee.national_id"),
         ("/forms", no_company, "$.company"),
-        ("/forms", many, "$.id $ $.company.contact"),
+        ("/forms", many, "$.id $.status $ $.company.contact"),
         ("/forms", ended, "$.status"),
         ("/letters", backwards, "$.grant.valid_to"),
         ("/letters", json!({}), "$.source $.external_id $.grant"),

@@ -48,7 +48,8 @@ pub struct Form {
     pub expert: Expert,
     /// The help that is needed.
     pub need: Need,
-    /// The progress of the form. When a form is submitted, `draft` or `submitted`; optional.
+    /// The progress of the form. It does not count when a form is submitted, so that what was read can be
+    /// submitted again.
     #[serde(default)]
     pub status: FormStatus,
 }
