@@ -138,7 +138,8 @@ def failure(done):
 
 def build(tree, target):
     """Returns the programs of a test; its own comes last."""
-    chosen = {"lib": ["--lib"], "tidegate": ["-p", "tidegate", "--lib"]}.get(target, ["--test", target])
+    of_crate = ["-p", target, "--lib"] if (tree / "crates" / target).is_dir() else ["--test", target]
+    chosen = ["--lib"] if target == "lib" else of_crate
     flags = ["--quiet", "--no-run", "--target-dir", BUILT, "--message-format=json-render-diagnostics", *cargo_flags()]
     told = output(["cargo", "test", *flags, *chosen], cwd=tree, env=environment()).splitlines()
     made = [json.loads(line) for line in told if '"executable":"' in line]
@@ -146,7 +147,9 @@ def build(tree, target):
 
 
 def run(tree, program, *names):
-    folder = tree / "crates" / "tidegate" if "/deps/tidegate-" in program else tree
+    crate = re.search(r"/deps/(tidegate\w*)-", program)
+    own = tree / "crates" / crate[1].replace("_", "-") if crate else tree
+    folder = own if own.is_dir() else tree
     try:
         return subprocess.run([program, "--exact", *names], cwd=folder, env={**environment(), "RUST_BACKTRACE": "0"}, text=True,
                               timeout=RUN_LIMIT_S * len(names), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

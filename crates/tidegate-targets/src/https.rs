@@ -372,6 +372,8 @@ mod tests {
 501 [] => call: failed 501
 "#;
 
+    const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
     #[test]
     fn each_answer_of_a_url_has_its_verdict() {
         let target = endpoint(Https::default());
@@ -394,11 +396,11 @@ mod tests {
             meant(own.read(&answer(400, &[], ""), &ids(1))),
             "call: failed 400"
         );
-        let cut = Answer {
-            is_cut: true,
-            ..answer(200, &[("content-type", "application/json")], "{")
-        };
-        for events in [1, 2] {
+        for (headers, events) in [(&JSON[..], 1), (&JSON, 2), (&[], 1), (&[], 2)] {
+            let cut = Answer {
+                is_cut: true,
+                ..answer(200, headers, "{")
+            };
             let says = meant(target.read(&cut, &ids(events)));
             assert_eq!(says, "call: failed bad_answer");
         }
