@@ -104,7 +104,8 @@ impl Protocol {
         })
     }
 
-    /// Rows that a call of `lease` or an open transaction has locked. Writers wait for them, and scans skip them.
+    /// Rows that a call of `lease` or an open transaction has locked. Writers wait for them, and scans skip
+    /// them.
     pub fn locked_rows(&self, state: &State) -> Set {
         if self.has(Flaw::NoRowLocks) || self.has(Flaw::NoRowLocksNorConstraint) {
             return Set::default();
@@ -114,7 +115,8 @@ impl Protocol {
         locked.chain(open).fold(Set::default(), Set::or)
     }
 
-    /// Leases that a call of `lease` or an open transaction has locked. No event leaves them before the call has ended.
+    /// Leases that a call of `lease` or an open transaction has locked. No event leaves them before it has
+    /// ended.
     pub fn locked_leases(&self, state: &State) -> Set {
         if self.has(Flaw::NoOwnLock) {
             return Set::default();
