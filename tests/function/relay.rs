@@ -527,7 +527,9 @@ async fn b2_what_a_target_answers_is_stored_letter_by_letter() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    let file = FILE.replace("127.0.0.1:9", &address);
+    let file = FILE
+        .replace("127.0.0.1:9", &address)
+        .replace("limit = 50", "limit = 50\nfollow_ups = [\"report_wanted\"]");
     let (db, client) = declared(&file).await;
     publish(&client, orders(1)).await;
     assert_eq!(drained(&db).await.completed, 1);
@@ -539,6 +541,38 @@ async fn b2_what_a_target_answers_is_stored_letter_by_letter() {
         "SELECT (result->'ship' = '{ODD}'::jsonb AND result->'ship'->>'a' = '10.10')::int::bigint FROM tidegate.event_log"
     );
     assert_eq!(number(&client, &same).await, 1);
+}
+
+#[tokio::test]
+async fn the_receiver_of_a_webhook_publishes_what_its_target_names_and_nothing_else() {
+    async fn answer(Json(events): Json<Value>) -> Json<Value> {
+        let event = &events[0];
+        let next = &event["data"]["next"];
+        Json(json!({"results": [{"itemIdentifier": event["id"], "followUps": [next]}]}))
+    }
+    let routes = Router::new().route("/events", post(answer));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let file = FILE.replace("127.0.0.1:9", &address);
+    let naming = file.replace("limit = 50", "limit = 50\nfollow_ups = [\"report_wanted\"]");
+    for (file, kind, group, is_published) in [
+        (&file, "report_wanted", Value::Null, false),
+        (&naming, "report_wanted", Value::Null, true),
+        (&naming, "report_wanted", json!("own"), true),
+        (&naming, "report_wanted", json!("another"), false),
+        (&naming, "order_placed", Value::Null, false),
+    ] {
+        let (db, client) = declared(file).await;
+        let next = json!({"kind": kind, "group_key": group});
+        let payload = serde_json::value::to_raw_value(&json!({ "next": next })).unwrap();
+        let event = NewEvent::raw("order_placed", Some(payload)).group("own");
+        publish(&client, vec![event]).await;
+        let report = drained(&db).await;
+        let told = (report.completed, report.published, report.retried > 0);
+        let expected = (is_published.into(), is_published.into(), !is_published);
+        assert_eq!(told, expected, "{kind} {group}");
+    }
 }
 
 #[tokio::test]

@@ -45,6 +45,7 @@ enum Of {
     Text,
     Flag,
     Codes,
+    Kinds,
 }
 
 /// A way to call a target.
@@ -74,6 +75,7 @@ static WAYS: [Way; 4] = [
             ("bearer", Of::Text),
             ("cloudevents", Of::Flag),
             ("reject", Of::Codes),
+            ("follow_ups", Of::Kinds),
             ("source", Of::Text),
         ],
         most: 1000,
@@ -442,6 +444,7 @@ impl Reader<'_> {
                 Of::Text => "a text",
                 Of::Flag => "true or false",
                 Of::Codes => "a list of status codes, such as [409]",
+                Of::Kinds => "a list of kinds, such as [\"paid\"]",
             };
             let value = self.option(part, option, must, |value| match (of, value) {
                 (Of::Text, DeValue::String(text)) => Some(json!(text)),
@@ -451,6 +454,10 @@ impl Reader<'_> {
                         .iter()
                         .map(|code| u16::try_from(whole(code.get_ref())?).ok());
                     Some(json!(codes.collect::<Option<Vec<u16>>>()?))
+                }
+                (Of::Kinds, DeValue::Array(all)) => {
+                    let kinds = all.iter().map(|kind| kind.get_ref().as_str());
+                    Some(json!(kinds.collect::<Option<Vec<&str>>>()?))
                 }
                 _ => None,
             });

@@ -59,6 +59,7 @@ pub(crate) struct Endpoint {
     source: String,
     content_types: [&'static str; 2],
     reject: Vec<u16>,
+    follow_ups: Vec<String>,
     batches: bool,
     secret: Option<Secret>,
     bearer: Option<Secret>,
@@ -105,6 +106,7 @@ impl Endpoint {
             source: at.source.unwrap_or_else(|| "/tidegate".to_owned()),
             content_types,
             reject: at.reject.unwrap_or_else(|| REJECT.to_vec()),
+            follow_ups: at.follow_ups,
             batches: at.batches,
             secret: at.secret.as_deref().map(Secret::new),
             bearer: at.bearer.as_deref().map(Secret::new),
@@ -237,6 +239,10 @@ impl Endpoint {
 impl Receiver for Endpoint {
     fn limits(&self) -> (usize, usize) {
         (usize::MAX, MOST_BYTES)
+    }
+
+    fn may_publish(&self) -> Option<&[String]> {
+        Some(&self.follow_ups)
     }
 
     fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {

@@ -68,7 +68,7 @@ use futures_util::future::BoxFuture;
 use tidegate::{Batch, Context, Done, Error, Event, HandlerError, HandlerResult};
 use tracing::Instrument;
 
-use self::outcome::{Answers, Outcome};
+use self::outcome::{Answers, Next, Outcome, bad};
 use self::sent::{Item, Sent};
 pub use self::settings::{Address, EventBridge, Https, Lambda, Sqs};
 
@@ -100,6 +100,12 @@ trait Receiver: Send + Sync {
 
     /// Returns an event in the form in which requests hold it. An error is final for the event.
     fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError>;
+
+    /// Returns the kinds of events that its answers may publish, in the group of their event or in none;
+    /// `None` if that is for the target to say.
+    fn may_publish(&self) -> Option<&[String]> {
+        None
+    }
 
     /// Sends one request with these events, and returns an answer for each, or a failure of all.
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers>;
@@ -167,11 +173,29 @@ impl Target {
             .receiver
             .item(&Sent::new(ctx, event.kind(), payload.get()))?;
         let outcome = self.calls.call(ctx, item).await?;
-        for follow_up in outcome.follow_ups {
-            ctx.emit(&follow_up)?;
+        self.check(&outcome.follow_ups, ctx.group_key())?;
+        for next in outcome.follow_ups {
+            ctx.emit(&next.event)?;
         }
         outcome
             .result
             .map_or_else(|| Ok(Done::ok()), |result| Done::with(&result))
+    }
+
+    /// Refuses an answer that publishes what its target may not, before anything is published.
+    fn check(&self, follow_ups: &[Next], own: Option<&str>) -> Result<(), HandlerError> {
+        let Some(kinds) = self.receiver.may_publish() else {
+            return Ok(());
+        };
+        let is_refused = |next: &Next| {
+            let elsewhere = next.group.is_some() && next.group.as_deref() != own;
+            elsewhere || !kinds.contains(&next.kind)
+        };
+        if follow_ups.iter().any(is_refused) {
+            return Err(bad(
+                "followUps: must be of kinds that the target's follow_ups lists, in the group of their event or in none",
+            ));
+        }
+        Ok(())
     }
 }

@@ -13,7 +13,15 @@ use tidegate::{Fault, HandlerError, Json, NewEvent};
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub result: Option<Json>,
-    pub follow_ups: Vec<NewEvent>,
+    pub follow_ups: Vec<Next>,
+}
+
+/// An event to publish, and what decides whether its target may.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub kind: String,
+    pub group: Option<String>,
+    pub event: NewEvent,
 }
 
 /// An answer for each event of a request, or one failure of all.
@@ -245,7 +253,8 @@ fn faults(errors: Vec<Given>, usual: &'static str) -> Vec<Fault> {
 }
 
 impl FollowUp {
-    fn event(self) -> Result<NewEvent, String> {
+    fn event(self) -> Result<Next, String> {
+        let (kind, group) = (self.kind.clone(), self.group_key.clone());
         let mut event = NewEvent::raw(self.kind, self.payload);
         let texts = [
             (
@@ -270,7 +279,7 @@ impl FollowUp {
         if let Some(attempts) = self.max_attempts {
             event = event.max_attempts(attempts);
         }
-        Ok(event)
+        Ok(Next { kind, group, event })
     }
 }
 

@@ -59,6 +59,10 @@ pub struct Https {
     /// The answers that reject an event for good, instead of 400, 413, 415 and 422.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject: Option<Vec<u16>>,
+    /// The kinds of events that its answers may publish: none, unless they are named here. They are published
+    /// in the group of their event or in none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follow_ups: Vec<String>,
     /// The `source` of the `CloudEvents`; otherwise `/tidegate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
