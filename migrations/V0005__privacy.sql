@@ -1,37 +1,77 @@
--- How the systems' own tables forget a person, and remove rows after their retention. The functions run as
--- the owner, so a role that may forget needs no rights on the tables.
+-- How the systems' own tables forget a person, and remove rows after their retention. Nobody is granted these
+-- functions: the queue's forget_subject() and cleanup_step() call them, and write the audit.
 
--- Forgets a form, or all forms about an employee, and their messages. A grant is kept, because it names a
--- company. It then refers to no form.
-CREATE FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
+-- Removes these forms and their messages. A grant is kept, because it names a company. It then refers to no
+-- form. Their events are found by their correlation ids, not by their groups: a letter about another case may
+-- wait there.
+CREATE FUNCTION forms.remove(ids text[], dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
 DECLARE
-    ids CONSTANT text[] := ARRAY(SELECT f.id FROM forms.form AS f
-                                  WHERE f.id = forget.form_id OR f.employee_national_id = forget.national_id);
     told jsonb := jsonb_build_object(
-        'forms.form', cardinality(ids),
+        'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.id = ANY (ids)),
         'forms.message', (SELECT count(*) FROM forms.message AS m WHERE m.form_id = ANY (ids)));
 BEGIN
-    IF NOT forget.dry_run THEN
+    IF NOT dry_run THEN
         UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
         DELETE FROM forms.message AS m WHERE m.form_id = ANY (ids);
         DELETE FROM forms.form AS f WHERE f.id = ANY (ids);
     END IF;
-    RETURN jsonb_build_object('forms', ids, 'tables', told);
+    RETURN jsonb_build_object('tables', told, 'correlation_ids', ids);
+END $$;
+
+-- Forgets a form.
+CREATE FUNCTION forms.forget(id text, dry_run boolean) RETURNS jsonb
+    LANGUAGE sql
+    RETURN forms.remove(ARRAY[id], dry_run);
+
+-- Forgets all forms about an employee, by national id.
+CREATE FUNCTION forms.forget_person(id text, dry_run boolean) RETURNS jsonb
+    LANGUAGE sql
+    RETURN forms.remove(ARRAY(SELECT f.id FROM forms.form AS f WHERE f.employee_national_id = forget_person.id), dry_run);
+
+-- Forgets the checks of an application.
+CREATE FUNCTION checks.forget(id text, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
+DECLARE
+    told jsonb := jsonb_build_object(
+        'checks.issuing_check', (SELECT count(*) FROM checks.issuing_check AS i WHERE i.application_id = forget.id));
+BEGIN
+    IF NOT dry_run THEN
+        DELETE FROM checks.issuing_check AS i WHERE i.application_id = forget.id;
+    END IF;
+    RETURN jsonb_build_object('tables', told, 'groups', ARRAY['application:' || forget.id]);
 END $$;
 
 -- Forgets all entities of a patient. The audit must be kept. It contains ids, but no medical data.
-CREATE FUNCTION medical.forget(patient_id uuid, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
+CREATE FUNCTION medical.forget(id text, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
 DECLARE
-    told jsonb := jsonb_build_object(
-        'medical.entity', (SELECT count(*) FROM medical.entity AS e WHERE e.patient_id = forget.patient_id));
+    patient uuid;
+    told jsonb;
 BEGIN
-    IF NOT forget.dry_run THEN
-        DELETE FROM medical.entity AS e WHERE e.patient_id = forget.patient_id;
+    PERFORM tidegate.refuse('subject: a patient must be a UUID')
+      WHERE forget.id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
+    patient := forget.id::uuid;
+    told := jsonb_build_object(
+        'medical.entity', (SELECT count(*) FROM medical.entity AS e WHERE e.patient_id = patient));
+    IF NOT dry_run THEN
+        DELETE FROM medical.entity AS e WHERE e.patient_id = patient;
     END IF;
-    RETURN told;
+    RETURN jsonb_build_object('tables', told, 'groups', ARRAY['patient:' || patient]);
 END $$;
+
+SELECT tidegate.declare_subject('form', 'forms.forget'), tidegate.declare_subject('person', 'forms.forget_person'),
+       tidegate.declare_subject('application', 'checks.forget'), tidegate.declare_subject('patient', 'medical.forget');
+
+-- ANALYZE copies the most common values of a column. It copies none of these, which would outlive the person.
+ALTER TABLE forms.form
+    ALTER contact_name SET STATISTICS 0, ALTER contact_email SET STATISTICS 0, ALTER contact_phone SET STATISTICS 0,
+    ALTER employee_national_id SET STATISTICS 0, ALTER employee_name SET STATISTICS 0, ALTER expert_name SET STATISTICS 0,
+    ALTER need_reason SET STATISTICS 0, ALTER need_requirement SET STATISTICS 0;
+ALTER TABLE forms.message ALTER content SET STATISTICS 0;
+ALTER INDEX forms.message_case ALTER 1 SET STATISTICS 0;
+ALTER TABLE checks.issuing_check ALTER answer SET STATISTICS 0;
+ALTER TABLE medical.entity ALTER content SET STATISTICS 0, ALTER facts SET STATISTICS 0;
 
 -- Whether an event of a form is in the queue. A function, so that it is asked of old forms only.
 CREATE FUNCTION forms.has_events(form_id text) RETURNS boolean
@@ -39,12 +79,11 @@ CREATE FUNCTION forms.has_events(form_id text) RETURNS boolean
     SELECT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'form:' || has_events.form_id)
 $$;
 
--- Removes closed forms that have not changed for this long, up to the given number, and messages without a
--- form. A form that nobody has decided on stays, and so does one with an event in the queue.
-CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
+-- Removes closed forms that have not changed since, up to the given number, and messages without a form. A
+-- form that nobody has decided on stays, and so does one with an event in the queue.
+CREATE FUNCTION forms.expire(until timestamptz, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
 DECLARE
-    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     closed CONSTANT text[] := ARRAY['approved', 'cancelled', 'declined'];
     ids text[];
     messages bigint;
@@ -69,11 +108,10 @@ BEGIN
     RETURN jsonb_build_object('forms.form', cardinality(ids), 'forms.message', messages);
 END $$;
 
--- Removes checks that ended and have not changed for this long. An open check never expires.
-CREATE FUNCTION checks.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
+-- Removes checks that ended and have not changed since. An open check never expires.
+CREATE FUNCTION checks.expire(until timestamptz, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
 DECLARE
-    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     ids CONSTANT bigint[] := ARRAY(SELECT i.id FROM checks.issuing_check AS i
                                     WHERE i.updated_at < until AND checks.is_ended(i)
                                     LIMIT CASE WHEN NOT expire.dry_run THEN expire.most END);
@@ -118,12 +156,10 @@ CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[
       JOIN tree AS m USING (root)
 $$;
 
--- Removes trees of entities that no job has changed for this long, each as a whole and only if all of it is
--- closed.
-CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
+-- Removes trees of entities that no job has changed since, each as a whole and only if all of it is closed.
+CREATE FUNCTION medical.expire(until timestamptz, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
 DECLARE
-    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     ids uuid[] := medical.old_trees(until, CASE WHEN NOT expire.dry_run THEN expire.most END);
     again uuid[];
     removed bigint := cardinality(ids);

@@ -39,4 +39,3 @@ GRANT EXECUTE ON FUNCTION forms.opening, checks.take_place TO tidegate_drain;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_operate;
 GRANT SELECT, UPDATE (text) ON forms.notice TO tidegate_operate;
-GRANT EXECUTE ON FUNCTION forms.forget, forms.expire, checks.expire, medical.forget, medical.expire TO tidegate_operate;

@@ -6,7 +6,6 @@ pub mod client;
 mod credentials;
 pub mod forms;
 pub mod medical;
-pub mod records;
 pub(crate) mod schema;
 pub mod submission;
 pub mod verb;
@@ -24,7 +23,6 @@ use forms::events::FormEvent;
 use forms::handlers;
 use forms::services::Services;
 use medical::MedicalJob;
-use records::People;
 
 tidegate::events! {
     /// Every event this program publishes and handles, system by system.
@@ -82,7 +80,9 @@ pub fn program() -> Program {
     program
         .policy("issuings-ai-checks", checks)
         .tables(TABLES)
-        .records(People::new(environment))
+        .retention("FORMS_RETENTION", "forms.expire")
+        .retention("CHECKS_RETENTION", "checks.expire")
+        .retention("MEDICAL_RETENTION", "medical.expire")
         .action("receive_issuing", move |database, fields| {
             checks::answer(filter.clone(), database, fields)
         })

@@ -120,7 +120,11 @@ async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() 
         }
     }
     let unknown_kind = 1;
-    assert_eq!(asked, 21 + 3 + 3 + 3 + unknown_kind, "no route is forgotten");
+    assert_eq!(
+        asked,
+        21 + 3 + 3 + 3 + unknown_kind,
+        "no route is forgotten"
+    );
     let no_kind = request(&api, Method::POST, "/jobs/poem", &json!({})).send();
     assert_eq!(
         no_kind.await.unwrap().status(),

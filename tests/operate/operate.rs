@@ -19,6 +19,7 @@ use tidegate::admin::{
     ResumeRequest, RetireRequest, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::connect::Client;
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::error::SqlState;
@@ -1323,7 +1324,7 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
+async fn a_remark_on_an_event_is_shown_with_it_and_the_audit_says_who_wrote_it() {
     let (db, client) = probe().await;
     let id = ended(&db, &client, 1).await[0];
     let cli = Cli::on(&db);
@@ -1352,13 +1353,16 @@ async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
 }
 
 #[tokio::test]
-async fn the_notes_of_an_event_are_found_among_many_and_go_when_it_is_forgotten() {
+async fn the_notes_of_an_event_are_found_among_many_and_go_with_it() {
     let (db, mut client) = probe().await;
     let ids = ended(&db, &client, 2).await;
     let (id, neighbour) = (ids[0], ids[1]);
     // Those on other events, of which there are many in the log.
-    execute(&client, "INSERT INTO tidegate.audit (action, ids, filter)
-             SELECT 'note', ARRAY[1000000 + n], jsonb_build_object('text', 'of others') FROM generate_series(1, 20000) AS n").await;
+    execute(
+        &client,
+        "INSERT INTO tidegate.note (event_id, text) SELECT 1000000 + n, 'of others' FROM generate_series(1, 20000) AS n",
+    )
+    .await;
     let note = async |id: i64, text: &str| {
         let call = format!("SELECT tidegate.note({id}, '{text}', 'asked')");
         client.batch_execute(&call).await.unwrap();
@@ -1370,17 +1374,35 @@ async fn the_notes_of_an_event_are_found_among_many_and_go_when_it_is_forgotten(
     note(i64::MAX, "canary of nobody").await;
     let shown = notes_of(&mut client, id).await;
     assert_eq!((shown.len(), shown[0].as_str()), (100, "canary 2"));
-    for statistics in ["ANALYZE tidegate.audit", "SELECT"] {
+    for statistics in ["ANALYZE tidegate.note", "SELECT"] {
         client.batch_execute(statistics).await.unwrap();
         notes_of(&mut client, id).await;
     }
     let forget = format!("SELECT tidegate.forget(ARRAY[{id}], 'asked')");
     client.batch_execute(&forget).await.unwrap();
-    assert_eq!(notes_of(&mut client, id).await[0], "(forgotten)");
+    assert_eq!(notes_of(&mut client, id).await, [""; 0]);
     let kept = notes_of(&mut client, neighbour).await;
     assert_eq!(kept, ["canary of the neighbour"]);
-    let left = "SELECT count(*) FROM tidegate.audit WHERE filter->>'text' LIKE 'canary%'";
+    let left = "SELECT count(*) FROM tidegate.note WHERE text LIKE 'canary%'";
     assert_eq!(number(&client, left).await, 1);
+
+    // The neighbour leaves the log, in a batch or with its partition.
+    for day in ["clock_timestamp()", "clock_timestamp() - interval '2 days'"] {
+        let [id] = ended(&db, &client, 1).await[..] else {
+            panic!("one ends");
+        };
+        let note = format!("SELECT tidegate.note({id}, 'canary', 'asked')");
+        client.batch_execute(&note).await.unwrap();
+        let partition = format!(
+            "UPDATE tidegate.event_log SET expires_at = {day} WHERE id IN ({id}, {neighbour});
+             SELECT tidegate.make_log_partition((({day}) AT TIME ZONE 'UTC')::date)"
+        );
+        client.batch_execute(&partition).await.unwrap();
+        let (database, options) = (db.database(), CleanupOptions::default());
+        let cleaned = cleanup(&database, &options, CleanupHooks::default()).await;
+        cleaned.unwrap();
+        assert_eq!(number(&client, left).await, 0, "{day}");
+    }
 }
 
 /// The remarks on an event. They are read without a look at those on others.
@@ -1389,7 +1411,7 @@ async fn notes_of(client: &mut Client, id: i64) -> Vec<String> {
     let notes = format!("SELECT text FROM tidegate.notes({id})");
     let rows = transaction.query(&notes, &[]).await.unwrap();
     let read = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
-                  FROM pg_stat_xact_user_tables WHERE relid = 'tidegate.audit'::regclass";
+                  FROM pg_stat_xact_user_tables WHERE relid = 'tidegate.note'::regclass";
     let read: i64 = transaction.query_one(read, &[]).await.unwrap().get(0);
     // The server also counts the calls just before.
     assert!(read < 1000, "{read} rows");

@@ -5,13 +5,13 @@ use serde_json::json;
 use tidegate::Database;
 use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, CleanupReport, cleanup};
-use tidegate_job::app::records::People;
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use std::sync::Arc;
 use test_support as support;
 use test_support::cli::Cli;
 use test_support::probe::number;
+use test_support::{column, contains, execute};
 
 const ROWS: &str = "
 INSERT INTO forms.form SELECT id, '000000001', 'Company', 'Contact', 'c@example.org', '1', '98765432109', 'Employee', 'Expert', 'Company',
@@ -39,20 +39,21 @@ SELECT tidegate.publish('form_cancelled', '{}', group_key => 'form:busy'),
        tidegate.publish('issuings-ai-checks', '{}', group_key => 'application:3'),
        tidegate.publish('episode_cancel_job', '{}', group_key => 'patient:00000000-0000-0000-0000-000000000004');";
 
-async fn cleaned(
-    database: &Database,
-    dry_run: bool,
-    setting: fn(&str) -> Option<String>,
-) -> Result<CleanupReport, tidegate::Error> {
+async fn cleaned(database: &Database, dry_run: bool) -> CleanupReport {
     let options = CleanupOptions {
         dry_run,
         ..CleanupOptions::default()
     };
-    let hooks = CleanupHooks {
-        records: Some(Arc::new(People::new(setting))),
-        ..CleanupHooks::default()
-    };
-    cleanup(database, &options, hooks).await
+    let cleaned = cleanup(database, &options, CleanupHooks::default()).await;
+    cleaned.unwrap()
+}
+
+/// Keeps the rows that these functions remove for so long.
+async fn keep(client: &Client, functions: &[&str], kept: &str) {
+    for function in functions {
+        let declare = format!("SELECT tidegate.declare_retention('{function}.expire', '{kept}')");
+        execute(client, &declare).await;
+    }
 }
 
 async fn counted(client: &Client) -> [i64; 5] {
@@ -74,14 +75,14 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     let (db, client) = support::opened().await;
     client.batch_execute(ROWS).await.unwrap();
     let database = db.database();
-    let unset = cleaned(&database, false, |_| None).await.unwrap();
+    let unset = cleaned(&database, false).await;
     assert!(unset.records.is_empty(), "{unset:?}");
     assert_eq!(counted(&client).await, [4, 4, 1, 3, 10]);
 
-    let two_years = |name: &str| (name != "MEDICAL_RETENTION").then(|| "730d".to_owned());
-    let preview = cleaned(&database, true, two_years).await.unwrap();
+    keep(&client, &["forms", "checks"], "730 days").await;
+    let preview = cleaned(&database, true).await;
     assert_eq!(counted(&client).await, [4, 4, 1, 3, 10]);
-    let report = cleaned(&database, false, two_years).await.unwrap();
+    let report = cleaned(&database, false).await;
     assert_eq!(preview.records, report.records);
     // A form's messages are as old as the form; what is open or has an event is not old; a grant stays.
     assert_eq!(counted(&client).await, [3, 2, 1, 2, 10], "{report:?}");
@@ -89,8 +90,8 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     let linked = "SELECT count(*) FROM forms.awarded_grant WHERE form_id IS NOT NULL";
     assert_eq!(number(&client, linked).await, 0);
 
-    let ten_years = |name: &str| (name == "MEDICAL_RETENTION").then(|| "3650d".to_owned());
-    let report = cleaned(&database, false, ten_years).await.unwrap();
+    keep(&client, &["medical"], "3650 days").await;
+    let report = cleaned(&database, false).await;
     // An open episode keeps its encounter, and a young encounter its episode: trees go whole.
     assert_eq!(report.records["medical.entity"], 3);
     assert_eq!(counted(&client).await, [3, 2, 1, 2, 7]);
@@ -98,25 +99,83 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     // The events end, and what they needed goes.
     let cancel = "SELECT tidegate.cancel(ARRAY(SELECT id FROM tidegate.event_queue), reason => 'not wanted')";
     client.batch_execute(cancel).await.unwrap();
-    for setting in [two_years as fn(&str) -> Option<String>, ten_years] {
-        cleaned(&database, false, setting).await.unwrap();
-    }
+    cleaned(&database, false).await;
     assert_eq!(counted(&client).await, [2, 2, 1, 1, 6]);
+
+    // The audit says what has gone, and each line by which function's rule.
+    let removed = "SELECT format('%s %s', filter->'tables', count) FROM tidegate.audit WHERE filter->>'step' = 'records' ORDER BY id";
+    let removed: Vec<String> = column(&client, removed).await;
+    assert_eq!(
+        removed,
+        [
+            r#"{"checks.issuing_check": 1} 1"#,
+            r#"{"forms.form": 1, "forms.message": 2} 3"#,
+            r#"{"medical.entity": 3} 3"#,
+            r#"{"checks.issuing_check": 1} 1"#,
+            r#"{"forms.form": 1, "forms.message": 0} 1"#,
+            r#"{"medical.entity": 1} 1"#,
+        ]
+    );
 }
 
 #[tokio::test]
-async fn a_retention_that_is_none_is_refused_by_its_name() {
-    let db = support::database().await;
+async fn migrate_sets_how_long_rows_are_kept_and_refuses_what_is_no_such_time() {
+    let (db, client) = support::opened().await;
+    let kept = "SELECT format('%s %s', expire, kept) FROM tidegate.records ORDER BY expire";
+    let with = |time: &str| Cli::on(&db).with("FORMS_RETENTION", time);
     for wrong in ["2 moons", "1h", "-1d"] {
-        let setting = match wrong {
-            "2 moons" => |name: &str| (name == "FORMS_RETENTION").then(|| "2 moons".to_owned()),
-            "1h" => |name: &str| (name == "FORMS_RETENTION").then(|| "1h".to_owned()),
-            _ => |name: &str| (name == "FORMS_RETENTION").then(|| "-1d".to_owned()),
-        };
-        let refused = cleaned(&db.database(), false, setting).await.unwrap_err();
         let wanted = "FORMS_RETENTION: must be a duration of a day or more, such as 730d";
-        assert!(refused.to_string().contains(wanted), "{refused}");
+        let told = with(wrong).run(&["migrate"]).await;
+        assert_eq!(told.code, Some(2), "{told:?}");
+        contains(&told.stderr, wanted);
     }
+    let migrated = with("730d").with("MEDICAL_RETENTION", "36h");
+    assert_eq!(migrated.run(&["migrate"]).await.code, Some(0));
+    let kept_now: Vec<String> = column(&client, kept).await;
+    assert_eq!(
+        kept_now,
+        ["forms.expire 730 days", "medical.expire 1 day 12:00:00"]
+    );
+    assert_eq!(Cli::on(&db).run(&["migrate"]).await.code, Some(0));
+    assert_eq!(column::<String>(&client, kept).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn nobody_chooses_what_has_expired_or_removes_it_without_a_line_in_the_audit() {
+    let (db, client) = support::opened().await;
+    client.batch_execute(ROWS).await.unwrap();
+    assert_eq!(
+        Cli::on(&db).run(&["migrate", "--roles"]).await.code,
+        Some(0)
+    );
+    let before = counted(&client).await;
+    execute(&client, "SET ROLE tidegate_operate").await;
+    for call in [
+        "forms.expire(now(), 100000, false)",
+        "checks.expire(now(), 100000, false)",
+        "medical.expire(now(), 100000, false)",
+        "forms.forget('old', false)",
+        "forms.forget_person('98765432109', false)",
+        "checks.forget('1', false)",
+        "medical.forget('00000000-0000-0000-0000-000000000001', false)",
+        "tidegate.declare_retention('forms.expire', '1 day')",
+        "tidegate.declare_subject('form', 'forms.forget')",
+        "tidegate.expire_records('forms.expire', now(), 100000, false)",
+    ] {
+        let refused = client.batch_execute(&format!("SELECT {call}")).await;
+        let code = refused.unwrap_err().code().cloned();
+        assert_eq!(code, Some(SqlState::INSUFFICIENT_PRIVILEGE), "{call}");
+    }
+    let forgotten = "SELECT tidegate.forget_subject('person', '98765432109', 'request 17', 'ada')";
+    execute(&client, forgotten).await;
+    execute(&client, "RESET ROLE").await;
+    let after = counted(&client).await;
+    assert_eq!((before[0], after[0]), (4, 0));
+    let line = "SELECT format('%s %s %s %s', action, actor, filter, count) FROM tidegate.audit";
+    assert_eq!(
+        column::<String>(&client, line).await,
+        [r#"forget ada {"tables": {"forms.form": 4, "forms.message": 2}, "subject": "person"} 6"#]
+    );
 }
 
 #[tokio::test]
@@ -154,7 +213,10 @@ async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
     assert_eq!(cli.run(&forget).await.code, Some(1));
     for (wrong, wanted) in [
         ("patient=7", "subject: a patient must be a UUID"),
-        ("doctor=7", "subject: must be one of patient, person, form"),
+        (
+            "doctor=7",
+            "subject: must be one of application, form, patient, person, got",
+        ),
     ] {
         let told = cli
             .run(&["--json", "forget", "--subject", wrong, "--reason", "17"])

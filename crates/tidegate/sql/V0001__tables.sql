@@ -512,7 +512,7 @@ COMMENT ON COLUMN tidegate.audit.at IS 'When the action ran.';
 COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that ran it.';
 COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller gave it, 1 to 200 characters. Null: not given.';
 COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
-COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key, or the text of a note, is (forgotten) if its events were.';
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key is (forgotten) if its events were.';
 COMMENT ON COLUMN tidegate.audit.ids IS
     'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
@@ -526,8 +526,6 @@ CREATE INDEX audit_action ON tidegate.audit (action, id);
 -- change).
 CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WITH (fastupdate = off)
     WHERE filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'];
--- Finds the remarks on one event, however many there are on others.
-CREATE INDEX audit_notes ON tidegate.audit ((ids[1]), id) WHERE action = 'note';
 
 -- Trigger of audit: rows are only added.
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
@@ -541,17 +539,49 @@ CREATE TRIGGER audit_append_only
     BEFORE DELETE OR TRUNCATE ON tidegate.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
 
--- A filter of the audit without the keys of a person and without the text of a note.
+-- A filter of the audit without the keys of a person.
 CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN filter || (SELECT coalesce(jsonb_object_agg(k, '(forgotten)'), '{}')
-                        FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id', 'text']) AS k WHERE filter ? k);
+                        FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id']) AS k WHERE filter ? k);
 
--- The one change that is allowed is the one that forget() makes: keys and texts go, and nothing else changes.
+-- The one change that is allowed is the one that forget() makes: keys go, and nothing else changes.
 CREATE TRIGGER audit_keeps_its_rows
     BEFORE UPDATE ON tidegate.audit
     FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) || jsonb_build_object('filter', tidegate.without_keys(OLD.filter)))
     EXECUTE FUNCTION tidegate.refuse_change();
+
+-- Remarks of people on events. They may name a person, so they are not in the audit, which keeps its rows:
+-- they go with their event.
+CREATE TABLE tidegate.note (
+    id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id bigint      NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor    text,
+    "text"   text        NOT NULL
+);
+COMMENT ON TABLE tidegate.note IS 'The remarks that note() has written, until their event is forgotten or leaves the log.';
+
+CREATE INDEX note_event ON tidegate.note (event_id, id);
+
+-- Keeps columns out of Postgres' statistics of a table: ANALYZE copies their most common values, and there
+-- they would outlive what is forgotten. The columns are those that a person's data can be in.
+CREATE FUNCTION tidegate.keep_out_of_statistics(of regclass) RETURNS void
+    LANGUAGE plpgsql AS $$
+DECLARE
+    personal name;
+BEGIN
+    FOR personal IN
+        SELECT a.attname FROM pg_attribute AS a
+         WHERE a.attrelid = of AND a.attname = ANY (ARRAY['payload', 'result', 'progress', 'reported', 'errors', 'last_error',
+                                                          'group_key', 'dedup_key', 'correlation_id', 'filter', 'text'])
+    LOOP
+        EXECUTE format('ALTER TABLE ONLY %s ALTER COLUMN %I SET STATISTICS 0', of, personal);
+    END LOOP;
+END $$;
+
+SELECT tidegate.keep_out_of_statistics(t)
+  FROM unnest(ARRAY['tidegate.event_queue', 'tidegate.event_log', 'tidegate.event_log_default', 'tidegate.audit', 'tidegate.note']::regclass[]) AS t;
 
 -- What the roles may do here; see roles.sql. Publishers may insert the columns that a producer sets: not the
 -- group, because the order needs the lock of publish(), nor the deduplication key, because the answer needs

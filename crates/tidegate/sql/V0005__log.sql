@@ -206,6 +206,7 @@ BEGIN
         RETURN;
     END IF;
     EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
+    PERFORM tidegate.keep_out_of_statistics(format('tidegate.%I', name)::regclass);
     -- Lock in the order in which a finalize locks.
     LOCK TABLE ONLY tidegate.event_log IN SHARE UPDATE EXCLUSIVE MODE;
     LOCK TABLE ONLY tidegate.event_log_default IN ACCESS EXCLUSIVE MODE;
@@ -240,8 +241,8 @@ BEGIN
 END $$;
 
 -- Drops a partition after its last row has expired. The expiry is read from the partition's bound in the
--- catalog. Only the last statement locks the log itself, until its commit. Returns the number of rows, or
--- null if nothing was dropped: the partition does not exist or has not expired.
+-- catalog. Only the last statement locks the log itself, until its commit. The remarks on its events go, too.
+-- Returns the number of rows, or null if nothing was dropped: the partition does not exist or has not expired.
 CREATE FUNCTION tidegate.drop_log_partition(partition text, now timestamptz DEFAULT NULL, OUT dropped bigint)
     LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 #variable_conflict use_column
@@ -258,10 +259,11 @@ BEGIN
     SELECT CASE WHEN pg_relation_size(c.oid) > 1073741824 AND c.reltuples > 0 THEN c.reltuples
                 ELSE tidegate.count_expired(target, moment) END
       INTO dropped FROM pg_class AS c WHERE c.oid = format('tidegate.%I', target)::regclass;
+    EXECUTE format('DELETE FROM tidegate.note AS n WHERE EXISTS (SELECT FROM ONLY tidegate.%I AS l WHERE l.id = n.event_id)', target);
     EXECUTE format('DROP TABLE tidegate.%I', target);
 END $$;
 
--- Deletes expired rows of one partition, at most `batch`. It walks by physical position (a TID range scan),
+-- Deletes expired rows of one partition, at most `batch`, and the remarks on their events. It walks by physical position (a TID range scan),
 -- so that later steps do not read deleted rows again. Returns where the next step begins, or null at the
 -- end.
 CREATE FUNCTION tidegate.delete_expired(
@@ -286,7 +288,9 @@ BEGIN
          ), gone AS (
              DELETE FROM ONLY tidegate.%1$I AS l
               WHERE l.ctid = ANY (ARRAY(SELECT place FROM doomed)) AND l.expires_at <= $3
-             RETURNING 1)
+             RETURNING l.id
+         ), unnoted AS (
+             DELETE FROM tidegate.note AS n USING gone WHERE n.event_id = gone.id)
          SELECT (SELECT count(*) FROM gone),
                 CASE WHEN (SELECT count(*) FROM doomed) = $4 THEN (SELECT max(place) FROM doomed) END', target)
        INTO deleted, last
@@ -476,8 +480,8 @@ COMMENT ON FUNCTION tidegate.set_retention IS
 
 -- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
 -- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
--- items: days without a partition, partitions, or a single item that is the stage itself. `at` is the item of
--- the last step. `since` is set if there is more to do for it, and says where to go on.
+-- items: days without a partition, partitions, functions of the program, or a single item that is the stage
+-- itself. `at` is the item of the last step. `since` is set if there is more to do for it, and says where to go on.
 --
 -- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
 CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb
@@ -487,7 +491,7 @@ DECLARE
     moment constant timestamptz := least((state->>'now')::timestamptz, clock_timestamp());
     batch constant integer := coalesce((state->>'batch')::integer, 10000);
     actor constant text := state->>'actor';
-    stages jsonb := coalesce(state->'stages', '["make", "sweep", "drop", "delete", "forget", "fold"]');
+    stages jsonb := coalesce(state->'stages', '["make", "sweep", "drop", "delete", "forget", "records", "fold"]');
     reached text := state->>'at';
     since text := state->>'since';
     stage text;
@@ -509,6 +513,8 @@ BEGIN
                  WHERE (reached IS NULL OR p.partition > reached OR p.partition = reached AND since IS NOT NULL)
                    AND CASE stage WHEN 'drop' THEN p.upper_bound <= moment
                                   ELSE coalesce(p.lower_bound <= moment AND NOT (dry_run AND p.upper_bound <= moment), true) END)
+            WHEN stage = 'records' THEN (SELECT min(r.expire) FROM tidegate.records AS r
+                                          WHERE reached IS NULL OR r.expire > reached OR r.expire = reached AND since IS NOT NULL)
             WHEN reached IS NULL OR since IS NOT NULL THEN stage END;
         EXIT WHEN item IS NOT NULL OR stage IS NULL;
         stages := stages - 0;
@@ -537,12 +543,17 @@ BEGIN
         gone := tidegate.forget_received(batch, dry_run, moment);
         since := CASE WHEN gone >= batch AND NOT dry_run THEN 'more' END;
         did := jsonb_build_object('messages_forgotten', gone);
+    ELSIF stage = 'records' THEN
+        did := jsonb_build_object('records', tidegate.expire_records(item, moment, batch, dry_run));
+        gone := (SELECT sum(t.rows::bigint) FROM jsonb_each_text(did->'records') AS t(name, rows));
+        since := CASE WHEN gone > 0 AND NOT dry_run THEN 'more' END;
     ELSIF stage = 'fold' THEN
         since := CASE WHEN NOT dry_run AND tidegate.fold_figures(batch) >= batch THEN 'more' END;
     END IF;
     IF gone > 0 AND NOT dry_run THEN
         PERFORM tidegate.record_change('cleanup', actor, jsonb_build_object(
-            'step', stage, 'partition', CASE WHEN stage <> 'forget' THEN item END, 'now', moment), gone, NULL);
+            'step', stage, 'partition', CASE WHEN stage IN ('drop', 'delete') THEN item END, 'tables', did->'records', 'now', moment),
+            gone, NULL);
     END IF;
     -- The caller learns of the end without a further call.
     IF item = stage AND since IS NULL THEN

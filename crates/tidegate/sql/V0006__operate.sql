@@ -556,7 +556,7 @@ COMMENT ON FUNCTION tidegate.record_publish IS
     'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
     'Call it in the transaction that publishes.';
 
--- A remark is the argument of its audit row.
+-- The audit says who wrote a remark on which event, and why. It never says what the remark is.
 CREATE FUNCTION tidegate.note(id bigint, "text" text, reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -567,8 +567,8 @@ BEGIN
       WHERE coalesce(char_length(btrim("text", E' \t\r\n')), 0) = 0 OR char_length("text") > 1000;
     found := EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = note.id) OR EXISTS (SELECT FROM tidegate.logged(note.id));
     IF NOT coalesce(note.dry_run, false) THEN
-        PERFORM tidegate.record_action('note', actor, jsonb_build_object('id', id, 'text', CASE WHEN found THEN "text" END),
-                                       CASE WHEN found THEN ARRAY[id] END, reason);
+        INSERT INTO tidegate.note (event_id, actor, "text") SELECT note.id, note.actor, note."text" WHERE found;
+        PERFORM tidegate.record_action('note', actor, jsonb_build_object('id', id), CASE WHEN found THEN ARRAY[id] END, reason);
     END IF;
     RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(dry_run, false), 'id', id, 'refused',
                               CASE WHEN NOT found THEN format('id: there is no event %s', id) END);
@@ -579,8 +579,8 @@ COMMENT ON FUNCTION tidegate.note IS
 
 CREATE FUNCTION tidegate.notes(id bigint) RETURNS TABLE (at timestamptz, actor text, "text" text)
     LANGUAGE sql STABLE SECURITY DEFINER AS $$
-    SELECT n.at, n.actor, n.filter->>'text'
-      FROM (SELECT a.* FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids[1] = notes.id ORDER BY a.id DESC LIMIT 100) AS n
+    SELECT n.at, n.actor, n."text"
+      FROM (SELECT w.* FROM tidegate.note AS w WHERE w.event_id = notes.id ORDER BY w.id DESC LIMIT 100) AS n
      ORDER BY n.id
 $$;
 COMMENT ON FUNCTION tidegate.notes IS 'The latest 100 remarks on an event, oldest first. id: the event.';

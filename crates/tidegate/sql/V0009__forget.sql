@@ -116,8 +116,7 @@ BEGIN
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         PERFORM tidegate.forget_arguments(logged, groups, correlation_ids);
-        UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
-         WHERE a.action = 'note' AND a.ids[1] = ANY (forget.ids);
+        DELETE FROM tidegate.note AS n WHERE n.event_id = ANY (forget.ids);
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
                dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
@@ -139,5 +138,95 @@ COMMENT ON FUNCTION tidegate.forget IS
     'correlation_ids: further keys that leave the audit. Returns a '
     'report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
 
+-- What a program's own tables hold about people. The program declares functions of its own that remove it.
+-- Only forget_subject() and cleanup_step() call them, with the owner's rights: whoever may forget needs no
+-- right on the tables, nobody chooses what has expired, and each removal is in the audit.
+CREATE TABLE tidegate.subject (
+    subject text PRIMARY KEY,
+    forget  text NOT NULL
+);
+COMMENT ON TABLE tidegate.subject IS 'Whom forget_subject() can forget in the tables of programs. Set by declare_subject().';
+COMMENT ON COLUMN tidegate.subject.subject IS 'The kind of person or thing, such as customer.';
+COMMENT ON COLUMN tidegate.subject.forget IS 'The function that removes its data.';
+
+CREATE TABLE tidegate.records (
+    expire text     PRIMARY KEY,
+    kept   interval NOT NULL
+);
+COMMENT ON TABLE tidegate.records IS 'How long programs keep rows of their own tables. Set by declare_retention().';
+COMMENT ON COLUMN tidegate.records.expire IS 'The function that removes older rows.';
+COMMENT ON COLUMN tidegate.records.kept IS 'How long they are kept, a day or more.';
+
+-- What `tidegate migrate` and migrations of programs call; as the owner alone.
+CREATE FUNCTION tidegate.declare_subject(subject text, forget text) RETURNS void
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tidegate.refuse(format('forget: must be a function (id text, dry_run boolean), got %s', coalesce(declare_subject.forget, 'NULL')))
+      WHERE to_regprocedure(declare_subject.forget || '(text, boolean)') IS NULL;
+    INSERT INTO tidegate.subject AS s VALUES (declare_subject.subject, declare_subject.forget)
+        ON CONFLICT (subject) DO UPDATE SET forget = excluded.forget;
+END $$;
+COMMENT ON FUNCTION tidegate.declare_subject IS
+    'Declares how a program''s own tables forget somebody, for forget_subject(). subject: the kind of person or thing, such as '
+    'customer. forget: the name of a function (id text, dry_run boolean) that removes the data, or only counts it, and returns '
+    'an object: tables, the numbers of rows by table, and groups and correlation_ids, by which the subject''s events are found.';
+
+CREATE FUNCTION tidegate.declare_retention(expire text, kept interval) RETURNS void
+    LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tidegate.refuse(CASE
+        WHEN to_regprocedure(declare_retention.expire || '(timestamptz, integer, boolean)') IS NULL
+            THEN format('expire: must be a function (until timestamptz, most integer, dry_run boolean), got %s',
+                        coalesce(declare_retention.expire, 'NULL'))
+        WHEN declare_retention.kept NOT BETWEEN '1 day' AND interval '36600 days'
+            THEN 'kept: must be 1 to 36600 days, got ' || declare_retention.kept END);
+    DELETE FROM tidegate.records AS r WHERE r.expire = declare_retention.expire AND declare_retention.kept IS NULL;
+    INSERT INTO tidegate.records AS r
+    SELECT declare_retention.expire, declare_retention.kept WHERE declare_retention.kept IS NOT NULL
+        ON CONFLICT (expire) DO UPDATE SET kept = excluded.kept;
+END $$;
+COMMENT ON FUNCTION tidegate.declare_retention IS
+    'Declares how long rows of a program''s own tables are kept. expire: the name of a function (until timestamptz, most '
+    'integer, dry_run boolean) that removes about most rows that are older, or counts all of them, and returns the numbers by '
+    'table as an object. Each cleanup calls it until nothing is left. kept: 1 to 36600 days; null keeps them for ever.';
+
+-- Calls the program's function for a step of a cleanup.
+CREATE FUNCTION tidegate.expire_records(expire text, now timestamptz, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql AS $$
+DECLARE
+    removed jsonb;
+BEGIN
+    EXECUTE format('SELECT %s($1, $2, $3)', expire) INTO removed
+      USING expire_records.now - (SELECT r.kept FROM tidegate.records AS r WHERE r.expire = expire_records.expire), most, dry_run;
+    RETURN removed;
+END $$;
+
+CREATE FUNCTION tidegate.forget_subject(subject text, id text, reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
+DECLARE
+    known CONSTANT text := (SELECT string_agg(s.subject, ', ' ORDER BY s.subject) FROM tidegate.subject AS s);
+    with_function CONSTANT text := (SELECT s.forget FROM tidegate.subject AS s WHERE s.subject = forget_subject.subject);
+    removed jsonb;
+BEGIN
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.refuse(CASE
+        WHEN known IS NULL THEN 'subject: must not be given, because no program keeps anything of anybody in tables'
+        WHEN with_function IS NULL THEN format('subject: must be one of %s, got %s', known, coalesce(to_json(subject)::text, 'NULL'))
+        WHEN coalesce(id, '') = '' THEN 'subject: must have an id' END);
+    EXECUTE format('SELECT %s($1, $2)', with_function) INTO removed USING id, coalesce(dry_run, false);
+    PERFORM tidegate.record_change('forget', actor, jsonb_build_object('subject', subject, 'tables', removed->'tables'),
+                (SELECT sum(t.rows::bigint) FROM jsonb_each_text(removed->'tables') AS t(name, rows))::bigint, reason)
+      WHERE NOT coalesce(dry_run, false);
+    RETURN removed;
+END $$;
+COMMENT ON FUNCTION tidegate.forget_subject IS
+    'Removes what programs'' own tables hold about somebody. Find the events by the keys that it returns, and forget() them '
+    'first; a dry run returns the keys, too. subject: one of those in the table subject. id: who it is. reason: the reason, '
+    'required; it should not name the person. actor: the operator''s name. dry_run: true changes nothing. Returns an object: '
+    'groups and correlation_ids, and tables, the numbers of rows by table.';
+
 -- What the roles may do here; see roles.sql.
-GRANT EXECUTE ON FUNCTION tidegate.forget, tidegate.find_subject, tidegate.offspring TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.forget, tidegate.forget_subject, tidegate.find_subject, tidegate.offspring TO tidegate_operate;
+GRANT SELECT ON tidegate.subject, tidegate.records TO tidegate_operate, tidegate_read;

@@ -87,8 +87,7 @@
 //!   `moment` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
 //!   drains share with these).
 //! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
-//!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and
-//!   their keys).
+//!   `sealing` and `seal` (encrypted payloads and their keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
@@ -139,7 +138,6 @@ pub mod admin;
 #[cfg(feature = "admin")]
 pub mod doctor;
 #[cfg(feature = "admin")]
-pub mod forget;
 #[cfg(feature = "admin")]
 pub mod intake;
 #[cfg(feature = "admin")]

@@ -206,6 +206,7 @@ pub struct Migrate<'a> {
     tables: Vec<Migrations>,
     stored: StoredSettings,
     policies: &'a [(&'a str, Policy)],
+    retentions: &'a [(&'a str, Option<Duration>)],
     schedules: Option<(&'a str, Vec<queue::Declared>)>,
     targets: Option<(&'a Targets, Option<&'a str>)>,
     roles: bool,
@@ -221,6 +222,7 @@ impl<'a> Migrate<'a> {
             tables: Vec::new(),
             stored: StoredSettings::default(),
             policies: &[],
+            retentions: &[],
             schedules: None,
             targets: None,
             roles: false,
@@ -243,6 +245,13 @@ impl<'a> Migrate<'a> {
     /// for what an operator has set.
     pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
         self.policies = policies;
+        self
+    }
+
+    /// Sets how long rows of the program's own tables are kept, `None` for ever, by the SQL function that
+    /// removes them (`tidegate.declare_retention`).
+    pub fn retentions(mut self, retentions: &'a [(&'a str, Option<Duration>)]) -> Self {
+        self.retentions = retentions;
         self
     }
 
@@ -363,6 +372,9 @@ impl Migrate<'_> {
         let declare = async |transaction: &Transaction<'_>| {
             queue::register_kinds(transaction, self.kinds).await?;
             self.declare_policies(transaction).await?;
+            for (expire, kept) in self.retentions {
+                queue::declare_retention(transaction, expire, *kept).await?;
+            }
             let Some((targets, actor)) = self.targets else {
                 return Ok(None);
             };

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -15,10 +14,9 @@ use tokio::sync::watch;
 
 use crate::budget::millis;
 use crate::config::in_range;
-use crate::connect::{Client, Database};
+use crate::connect::Database;
 use crate::drain::lines::EventLines;
 use crate::error::{Error, Result};
-use crate::forget::Records;
 use crate::queue::retention::Done;
 pub use crate::queue::retention::DroppedPartition;
 pub use crate::steps::make_partitions;
@@ -80,16 +78,13 @@ impl CleanupOptions {
     }
 }
 
-/// What can stop a cleanup, what receives its counts while it runs, and the program's own data that it
-/// removes.
+/// What can stop a cleanup, and what receives its counts while it runs.
 #[derive(Default)]
 pub struct CleanupHooks {
     /// Turns true to end the run as if the budget were spent.
     pub stop: Option<watch::Receiver<bool>>,
     /// The counts so far, sent after every step.
     pub progress: Option<watch::Sender<CleanupReport>>,
-    /// The data about people in the program's own tables. It is removed when its retention is over.
-    pub records: Option<Arc<dyn Records>>,
 }
 
 /// Why a cleanup ended.
@@ -165,6 +160,9 @@ impl CleanupReport {
         }
         self.rows_deleted += step.rows_deleted;
         self.messages_forgotten += step.messages_forgotten;
+        for (table, rows) in step.records {
+            *self.records.entry(table).or_default() += rows;
+        }
     }
 }
 
@@ -208,38 +206,11 @@ pub async fn cleanup(
         report.add(done);
         send(&report);
     };
-    let mut ended = steps.walk(&client, options.state(), on_done).await;
-    if let (Ok(()), Some(records)) = (&ended, &hooks.records) {
-        ended = expire(&client, records.as_ref(), &mut steps, &mut report, send).await;
-    }
+    let ended = steps.walk(&client, options.state(), on_done).await;
     report.stop_reason = stop_reason(ended)?;
     report.elapsed_ms = millis(steps.began.elapsed());
     (report.lock_timeouts, report.skipped) = (steps.lock_timeouts, steps.skipped);
     Ok(report)
-}
-
-/// Makes the program remove rows of its own tables whose retention is over.
-async fn expire(
-    client: &Client,
-    records: &dyn Records,
-    steps: &mut Steps,
-    report: &mut CleanupReport,
-    send: impl Fn(&CleanupReport),
-) -> Result<(), Halt> {
-    loop {
-        let removed = steps.run(|| records.expire(client, report.dry_run)).await?;
-        let removed = removed.unwrap_or_default();
-        if removed.values().all(|rows| *rows == 0) {
-            return Ok(());
-        }
-        for (table, rows) in removed {
-            *report.records.entry(table).or_default() += rows;
-        }
-        send(report);
-        if report.dry_run {
-            return Ok(());
-        }
-    }
 }
 
 fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop> {

@@ -1,5 +1,5 @@
-//! The verb `forget`: removes the data of a person from the program's own tables, the queue and its log. It
-//! knows only what [`Records`] reports about the program's tables.
+//! The verb `forget`: removes the data of a person from the program's own tables, the queue and its log. What
+//! is in the program's tables, only the functions know that the program has declared in the database.
 //!
 //! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no
 //! longer leads to it, and so its follow-ups could not be found either. In this order an interrupted run can
@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connect::Client;
 
 use super::prelude::*;
-use super::{Subject, SubjectKeys, parse_subject};
-use crate::forget::{Forgotten, Records};
 use crate::queue;
 use crate::queue::retention::partitions;
 
@@ -70,6 +68,37 @@ impl std::fmt::Debug for Whom {
         f.write_str("Whom")
     }
 }
+
+/// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// One of those that programs have declared, with the SQL function `tidegate.declare_subject`.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+}
+
+impl std::fmt::Debug for Subject {
+    /// Leaves out the id, which may identify a person (I9).
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Subject({:?})", self.name)
+    }
+}
+
+/// Parses `patient=7f0c…`.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_subject(text: &str) -> Result<Subject, String> {
+    match text.split_once('=') {
+        Some((name, id)) if !name.is_empty() && !id.is_empty() => Ok(Subject {
+            name: name.to_owned(),
+            id: id.to_owned(),
+        }),
+        _ => Err("must be NAME=ID, such as customer=42".to_owned()),
+    }
+}
+
 /// The report of a forget. For a dry run, what it would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
@@ -95,6 +124,9 @@ pub struct ForgetReport {
 }
 
 statements! {
+    FORGET_SUBJECT: "forget_subject" [TEXT, TEXT, TEXT, TEXT, BOOL] =
+        "SELECT tidegate.forget_subject($1, $2, $3, $4, $5)::text";
+
     FORGET: "forget" [INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY] =
         "SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text";
 
@@ -113,17 +145,33 @@ impl Verb for ForgetRequest {
 
     parts! { whom; audit }
 
+    fn check(&self) -> Result<()> {
+        let Whom {
+            group,
+            correlation_id,
+            ids,
+            subject,
+        } = &self.whom;
+        let invalid = |text: String| Err(Error::Invalid(text));
+        match ids {
+            Some(ids) if !(1..=10_000).contains(&ids.len()) => {
+                invalid(format!("ids: must be 1 to 10000 ids, got {}", ids.len()))
+            }
+            None if group.is_none() && correlation_id.is_none() && subject.is_none() => invalid(
+                "group, correlation_id, ids, subject: one of them must be given".to_owned(),
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
     async fn run(&self, service: &Service) -> Result<ForgetReport> {
-        let records = service.records();
-        check(self, records)?;
-        let mut client = service.database.session().await?;
+        let client = service.database.session().await?;
         let mut report = ForgetReport {
             dry_run: self.dry_run,
             ..ForgetReport::default()
         };
-        let of_tables = in_tables(&mut client, records, self, true).await?;
-        let mut keys = of_tables.keys;
+        let mut keys = self.in_tables(&client, true).await?;
         keys.groups.extend(self.whom.group.clone());
         keys.correlation_ids
             .extend(self.whom.correlation_id.clone());
@@ -150,13 +198,35 @@ impl Verb for ForgetRequest {
         }
         report.incomplete = !is_complete;
         report.tables = if self.dry_run {
-            of_tables.tables
+            keys.tables
         } else {
-            let forgotten = in_tables(&mut client, records, self, false).await?;
-            forgotten.tables
+            self.in_tables(&client, false).await?.tables
         };
         Ok(report)
     }
+}
+
+impl ForgetRequest {
+    /// Removes, or finds, what the program's own tables hold about the subject of the request.
+    async fn in_tables(&self, client: &Client, dry_run: bool) -> Result<Found> {
+        let Some(Subject { name, id }) = &self.whom.subject else {
+            return Ok(Found::default());
+        };
+        let Audit { reason, actor } = &self.audit;
+        report(client, &FORGET_SUBJECT, &[name, id, reason, actor, &dry_run]).await
+    }
+}
+
+/// What the program's own tables hold about somebody.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Found {
+    /// The groups of the events about it.
+    groups: Vec<String>,
+    /// The correlation ids of the events about it.
+    correlation_ids: Vec<String>,
+    /// Rows by table.
+    tables: BTreeMap<String, u64>,
 }
 
 /// The result for events that were to be forgotten.
@@ -176,50 +246,8 @@ struct ForgottenEvents {
     offspring: Vec<i64>,
 }
 
-fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<()> {
-    let invalid = |text: String| Err(Error::Invalid(text));
-    let by_keys = request.whom.group.is_some() || request.whom.correlation_id.is_some();
-    if !by_keys && request.whom.ids.is_none() && request.whom.subject.is_none() {
-        return invalid(
-            "group, correlation_id, ids, subject: one of them must be given".to_owned(),
-        );
-    }
-    if let Some(ids) = &request.whom.ids
-        && !(1..=10_000).contains(&ids.len())
-    {
-        return invalid(format!("ids: must be 1 to 10000 ids, got {}", ids.len()));
-    }
-    let Some(subject) = &request.whom.subject else {
-        return Ok(());
-    };
-    let known = records.map_or(&[][..], Records::subjects);
-    if known.contains(&subject.name.as_str()) {
-        return Ok(());
-    }
-    if known.is_empty() {
-        return invalid("subject: this program keeps nothing of anybody in tables".to_owned());
-    }
-    let (list, got) = (known.join(", "), &subject.name);
-    invalid(format!("subject: must be one of {list}, got {got:?}"))
-}
-
-async fn in_tables(
-    client: &mut Client,
-    records: Option<&dyn Records>,
-    request: &ForgetRequest,
-    dry_run: bool,
-) -> Result<Forgotten> {
-    let (Some(records), Some(subject)) = (records, &request.whom.subject) else {
-        return Ok(Forgotten::default());
-    };
-    let transaction = client.transaction().await.map_err(Error::at("begin"))?;
-    let forgotten = records.forget(&transaction, subject, dry_run).await?;
-    transaction.commit().await.map_err(Error::at("commit"))?;
-    Ok(forgotten)
-}
-
 /// Returns events in the queue and in every partition of the log, with one statement for each.
-async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>> {
+async fn everywhere(client: &Client, keys: &Found) -> Result<Vec<i64>> {
     if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -238,7 +266,7 @@ async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>> {
 /// Forgets events and all their follow-ups.
 struct Family<'a> {
     client: &'a Client,
-    keys: &'a SubjectKeys,
+    keys: &'a Found,
     request: &'a ForgetRequest,
     report: &'a mut ForgetReport,
 }

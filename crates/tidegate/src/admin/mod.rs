@@ -34,7 +34,6 @@ use self::views::LIMIT;
 use crate::config::parse_duration;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
-pub use crate::forget::{Subject, SubjectKeys, parse_subject};
 use crate::json::Json;
 pub use crate::moment::{Moment, parse_moment, parse_time};
 use crate::prometheus;

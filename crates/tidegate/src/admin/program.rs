@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::{NextTick, StartDrain};
-use crate::config::Lookup;
+use crate::config::{Lookup, parse_duration};
 use crate::connect::{Database, Transaction, next_tick};
 use crate::dispatch::Dispatch;
 use crate::doctor::{DoctorReport, Target, examine, refuse_foreign};
@@ -19,7 +19,6 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, dra
 use crate::error::{Error, Result};
 use crate::event::{DecodeError, Event as _, NewEvent};
 use crate::figures::Figures;
-use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
 use crate::json::Json;
 use crate::metrics::Metrics;
@@ -64,7 +63,7 @@ pub struct Program {
     tables: Vec<Migrations>,
     further: Vec<(&'static str, Box<AnswerFurther>)>,
     intake: Option<Box<TakeIn>>,
-    records: Option<Arc<dyn Records>>,
+    retentions: Vec<(&'static str, &'static str)>,
     policies: Vec<(&'static str, Policy)>,
     targets: Option<Box<ReadTargets>>,
 }
@@ -161,7 +160,7 @@ impl Program {
             tables: Vec::new(),
             further: Vec::new(),
             intake: None,
-            records: None,
+            retentions: Vec::new(),
             policies: Vec::new(),
             targets: None,
         }
@@ -240,10 +239,13 @@ impl Program {
         self
     }
 
-    /// Adds the data about people in the program's own tables. `forget` removes it together with the events,
-    /// and `cleanup` removes it when its retention is over.
-    pub fn records(mut self, records: impl Records + 'static) -> Self {
-        self.records = Some(Arc::new(records));
+    /// Sets how long rows of the program's own tables are kept: as long as the setting says at the last
+    /// `migrate`, a day or more such as `730d`; without it, for ever. `expire` is the name of an SQL function
+    /// of the program, `(until timestamptz, most integer, dry_run boolean)`. It removes about `most` rows that
+    /// are older, or counts all of them, and returns their numbers by table as a JSON object. Every cleanup
+    /// calls it with the owner's rights until nothing is left.
+    pub fn retention(mut self, setting: &'static str, expire: &'static str) -> Self {
+        self.retentions.push((setting, expire));
         self
     }
 
@@ -275,11 +277,16 @@ impl Program {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
+        let kept = |(setting, expire): &(&'static str, &'static str)| {
+            Ok((*expire, kept_for(lookup, setting)?))
+        };
+        let retentions = self.retentions.iter().map(kept).collect::<Result<_>>()?;
         let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
         Ok(Service {
             database: Database::from_settings(lookup, options.concurrency.min(MOST_POOLED))?,
             options,
             stored: StoredSettings::from_settings(lookup)?,
+            retentions,
             actor: actor(lookup),
             looks_within: None,
             wakes: wake::from_settings(lookup)?,
@@ -302,6 +309,19 @@ const MOST_POOLED: usize = 8;
 /// The ARN of the schedule that each drain moves to the time of the next work.
 const NEXT_TICK: &str = "TIDEGATE_NEXT_TICK";
 
+/// Returns how long rows of the program's own tables are kept; `None` means for ever.
+fn kept_for(lookup: Lookup<'_>, setting: &str) -> Result<Option<Duration>> {
+    let Some(text) = lookup(setting) else {
+        return Ok(None);
+    };
+    let kept = parse_duration(&text).ok();
+    let kept = kept.filter(|kept| *kept >= Duration::from_hours(24));
+    kept.map(Some).ok_or_else(|| {
+        let needed = "must be a duration of a day or more, such as 730d";
+        Error::Config(format!("{setting}: {needed}, got {text:?}"))
+    })
+}
+
 /// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
 /// verifies this name; the database knows only its own user for certain.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
@@ -317,6 +337,8 @@ pub struct Service {
     pub options: DrainOptions,
     /// What `migrate` stores in the database. A publish without an attempt limit takes it from here.
     pub stored: StoredSettings,
+    /// How long rows of the program's own tables are kept, by the function that removes them.
+    retentions: Vec<(&'static str, Option<Duration>)>,
     /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
     /// The longest time that the database may take for one statement of a view; `None` means the usual limit.
@@ -410,11 +432,6 @@ impl Service {
         }
     }
 
-    /// Returns what the program's own tables hold about people.
-    pub(super) fn records(&self) -> Option<&dyn Records> {
-        self.program.records.as_deref()
-    }
-
     /// Examines the database, and what the handlers call.
     pub(super) async fn examine(&self) -> Result<DoctorReport> {
         let target = Target {
@@ -479,8 +496,6 @@ impl Service {
         options: &CleanupOptions,
         hooks: CleanupHooks,
     ) -> Result<CleanupReport> {
-        let records = self.program.records.clone();
-        let hooks = CleanupHooks { records, ..hooks };
         let cleaned = retention::cleanup(&self.database, options, hooks).await;
         if let Some(metrics) = self.metrics.as_ref().filter(|_| !options.dry_run) {
             (self.metrics_to)(&metrics.of_cleanup(cleaned.is_ok(), SystemTime::now()));
@@ -546,6 +561,7 @@ impl Service {
         let mut migrate = Migrate::new(&self.database, &kinds)
             .tables(&self.program.tables)
             .policies(&self.program.policies)
+            .retentions(&self.retentions)
             .stored(self.stored);
         if request.roles {
             migrate = migrate.with_roles();

@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::connect::Client;
+use crate::queue::retention::in_days;
 use crate::queue::{documents, execute, refused};
 use crate::steps::make_partitions;
 
@@ -98,14 +99,6 @@ impl RetentionRequest {
         set.map_err(refused)?;
         make_partitions(client).await
     }
-}
-
-/// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
-fn in_days(time: Duration) -> (i32, f64) {
-    const DAY: u64 = 24 * 60 * 60;
-    let days = time.as_secs() / DAY;
-    let rest = time.saturating_sub(Duration::from_secs(days * DAY));
-    (i32::try_from(days).unwrap_or(i32::MAX), rest.as_secs_f64())
 }
 
 impl Verb for RetentionRequest {

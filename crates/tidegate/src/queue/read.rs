@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::Row;
 
+use super::publish::refused;
+use super::retention::in_days;
 use super::statement::statements;
 use super::{Queryable, all, document, documents, execute, query, text};
 use crate::error::{Error, Result};
@@ -126,6 +128,9 @@ INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO N
 
     /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing
     /// field does.
+    DECLARE_RETENTION: "declare_retention" [TEXT, INT4, FLOAT8] =
+        "SELECT tidegate.declare_retention($1, make_interval(days => $2, secs => $3))";
+
     DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
 SELECT tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
                                             FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
@@ -279,6 +284,20 @@ pub async fn declare_policies(
     };
     let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>()?;
     execute(client, &DECLARE_POLICIES, &[&kinds, &written]).await
+}
+
+/// Declares how long rows of the program's own tables are kept, `None` for ever.
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) when there is no such function; otherwise the database's error.
+pub async fn declare_retention(
+    client: &impl Queryable,
+    expire: &str,
+    kept: Option<Duration>,
+) -> Result<()> {
+    let (days, rest) = kept.map(in_days).unzip();
+    let declared = execute(client, &DECLARE_RETENTION, &[&expire, &days, &rest]).await;
+    declared.map_err(refused)
 }
 
 /// Returns those of `kinds` that no program has registered, so that their publish is refused.

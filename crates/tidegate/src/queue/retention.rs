@@ -1,5 +1,8 @@
 //! The steps of a cleanup.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -37,6 +40,8 @@ pub struct Done {
     pub rows_deleted: u64,
     /// Messages from outside forgotten.
     pub messages_forgotten: u64,
+    /// Rows of programs' own tables that were removed, by table.
+    pub records: BTreeMap<String, u64>,
 }
 
 /// A dropped partition: the finished events of a day.
@@ -76,4 +81,12 @@ pub async fn cleanup_step(client: &impl Queryable, state: &Value, skip: bool) ->
 /// When the database fails or does not answer.
 pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>> {
     all(client, &LOG_PARTITIONS, &[]).await
+}
+
+/// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
+pub(crate) fn in_days(time: Duration) -> (i32, f64) {
+    const DAY: u64 = 24 * 60 * 60;
+    let days = time.as_secs() / DAY;
+    let rest = time.saturating_sub(Duration::from_secs(days * DAY));
+    (i32::try_from(days).unwrap_or(i32::MAX), rest.as_secs_f64())
 }
