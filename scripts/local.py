@@ -97,13 +97,14 @@ def quietly(command, **options):
 
 def module(folder, words, **options):
     """Runs a module of a package that is installed in this folder, which leaves no compiled files there."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    return ran([sys.executable, *words], env=environment, **options)
+    return ran([sys.executable, *words], env={**environment(), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}, **options)
 
 
 def environment():
-    """Returns the caller's environment without its database and settings, because the results must not depend on them."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
+    """Returns the caller's environment without its settings, database, AWS account and tokens. The results must not depend on them, and
+    programs of other people must not see them."""
+    kept = [name for name in os.environ if not name.startswith(("TIDEGATE_", "DATABASE_", "AWS_")) and not name.endswith("_TOKEN")]
+    return {name: os.environ[name] for name in kept}
 
 
 def cargo_flags():

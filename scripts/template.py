@@ -112,8 +112,11 @@ def _parsed(text):
 def _tools():
     """Lets Python find what deploys: SAM, with cfn-lint. There is no account, no telemetry, and no network request about either."""
     folder = package.sam()
+    account = os.environ.keys() - local.environment().keys()
+    for name in account:
+        del os.environ[name]
     os.environ.update({"SAM_CLI_TELEMETRY": "0", "AWS_EC2_METADATA_DISABLED": "true", "PYTHONDONTWRITEBYTECODE": "1",
-                       "PYTHONPATH": str(folder), "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")})
+                       "PYTHONPATH": str(folder), "AWS_DEFAULT_REGION": "eu-central-1"})
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     logging.disable(logging.WARNING)
