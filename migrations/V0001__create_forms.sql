@@ -114,7 +114,8 @@ CREATE TABLE forms.awarded_grant (
 
 CREATE INDEX awarded_grant_form ON forms.awarded_grant (form_id) WHERE form_id IS NOT NULL;
 
--- What companies read. The owner changes a text with UPDATE, and the next message has it.
+-- What companies read. An operator changes a text with UPDATE, which the audit records, and the next message
+-- has it.
 CREATE TABLE forms.notice (
     about text NOT NULL,
     part  text NOT NULL,
@@ -122,6 +123,15 @@ CREATE TABLE forms.notice (
     PRIMARY KEY (about, part),
     CONSTRAINT text_is_1_to_1000_characters CHECK (char_length(text) BETWEEN 1 AND 1000)
 );
+
+CREATE FUNCTION forms.record_notice() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM tidegate.record_change('change_notice', NULL, jsonb_build_object('about', NEW.about, 'part', NEW.part), 1, NULL);
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER notice_is_in_the_audit AFTER UPDATE ON forms.notice FOR EACH ROW EXECUTE FUNCTION forms.record_notice();
 
 INSERT INTO forms.notice (about, part, text) VALUES
     ('received', 'case', 'We have received your application'),

@@ -168,13 +168,19 @@ async fn nobody_chooses_what_has_expired_or_removes_it_without_a_line_in_the_aud
     }
     let forgotten = "SELECT tidegate.forget_subject('person', '98765432109', 'request 17', 'ada')";
     execute(&client, forgotten).await;
+    let change =
+        "UPDATE forms.notice SET text = 'Declined.' WHERE (about, part) = ('declined', 'status')";
+    execute(&client, change).await;
     execute(&client, "RESET ROLE").await;
     let after = counted(&client).await;
     assert_eq!((before[0], after[0]), (4, 0));
-    let line = "SELECT format('%s %s %s %s', action, actor, filter, count) FROM tidegate.audit";
+    let line = "SELECT format('%s %s %s %s', action, actor, filter, count) FROM tidegate.audit ORDER BY id";
     assert_eq!(
         column::<String>(&client, line).await,
-        [r#"forget ada {"tables": {"forms.form": 4, "forms.message": 2}, "subject": "person"} 6"#]
+        [
+            r#"forget ada {"tables": {"forms.form": 4, "forms.message": 2}, "subject": "person"} 6"#,
+            r#"change_notice  {"part": "status", "about": "declined"} 1"#,
+        ]
     );
 }
 
