@@ -369,12 +369,13 @@ COMMENT ON VIEW tidegate.stuck_events IS
 COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';
 COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
--- How many events wait behind one of a group. A function, because the planner, which has no statistics of
--- groups, would take this for the costly part of the view, and compile it.
+-- A function, because the planner, which has no statistics of groups, would take this for the costly part of
+-- the view, and compile it.
 CREATE FUNCTION tidegate.waiting_behind(group_key text, id bigint) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT count(*) FROM tidegate.event_queue AS q WHERE q.group_key = waiting_behind.group_key AND q.id > waiting_behind.id
 $$;
+COMMENT ON FUNCTION tidegate.waiting_behind IS 'How many events wait behind one. group_key: its group. id: the event.';
 
 -- The groups come first, then the first event of each and the one behind it, so that the planner has nothing
 -- to choose.
