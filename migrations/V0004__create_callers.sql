@@ -31,8 +31,8 @@ CREATE TABLE callers.api_key (
     revoked_at timestamptz,
     CONSTRAINT digest_is_32_bytes CHECK (octet_length(digest) = 32),
     CONSTRAINT label_is_1_to_100_characters CHECK (char_length(label) BETWEEN 1 AND 100),
-    CONSTRAINT scopes_are_jobs_forms_letters_or_metrics
-        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters', 'metrics'])
+    CONSTRAINT scopes_are_jobs_approvals_forms_letters_or_metrics
+        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'approvals', 'forms', 'letters', 'metrics'])
 );
 
 -- A principal that was revoked can be permitted again.

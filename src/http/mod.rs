@@ -202,6 +202,7 @@ fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
         .routes(routes!(openapi))
         .merge(gate.before(Scope::JOBS, jobs::routes()))
         .merge(gate.before(Scope::JOBS, patients::routes()))
+        .merge(gate.before(Scope::APPROVALS, patients::approvals()))
         .merge(gate.before(Scope::FORMS, forms::routes()))
         .merge(gate.before(Scope::LETTERS, forms::letters()));
     callers::describe(&gate.access, routes.get_openapi_mut());

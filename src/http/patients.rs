@@ -20,9 +20,12 @@ use crate::app::medical::payload::Confirmation;
 use crate::app::medical::record::{self, Confirmed};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new()
-        .routes(routes!(entity))
-        .routes(routes!(confirm))
+    OpenApiRouter::new().routes(routes!(entity))
+}
+
+/// The route for who checks the passwords of patients.
+pub(super) fn approvals() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(confirm))
 }
 
 type Place<T> = Result<Path<T>, PathRejection>;
@@ -72,8 +75,8 @@ async fn entity(
 }
 
 /// Confirms that the patient has agreed to an approval, which is active from then on. The caller must have
-/// checked the one-time password and must act for the legal entity that requested the approval. Repeating the
-/// request changes nothing.
+/// checked the one-time password. The legal entity that asked for the approval cannot confirm it. Repeating
+/// the request changes nothing.
 #[utoipa::path(
     post, path = "/patients/{patient_id}/approvals/{id}/confirmation", tag = "patients", request_body = Confirmation,
     params(
@@ -101,8 +104,8 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
     match confirmed.await? {
         Confirmed::Active(data) => Ok(Json(Data { data: *data }).into_response()),
         Confirmed::Unknown => Err(nothing()),
-        Confirmed::Foreign => {
-            let message = "another legal entity has asked for the approval";
+        Confirmed::Asker => {
+            let message = "client_id: must not be the legal entity that asked for the approval";
             Err(Problem::because(StatusCode::FORBIDDEN, message))
         }
     }

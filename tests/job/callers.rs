@@ -27,7 +27,7 @@ pub fn access(settings: &[(&str, &str)]) -> Access {
 }
 
 /// The interface for holders of API keys.
-async fn with_keys() -> Api {
+pub async fn with_keys() -> Api {
     Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "keys")])).await
 }
 
@@ -64,11 +64,11 @@ async fn send(api: &Api, method: Method, path: &str, token: &str, body: &Value) 
     request.send().await.unwrap()
 }
 
-async fn post(api: &Api, path: &str, token: &str, body: &Value) -> (u16, Value) {
+pub async fn post(api: &Api, path: &str, token: &str, body: &Value) -> (u16, Value) {
     parts(send(api, Method::POST, path, token, body).await).await
 }
 
-async fn get(api: &Api, path: &str, token: &str) -> (u16, Value) {
+pub async fn get(api: &Api, path: &str, token: &str) -> (u16, Value) {
     parts(send(api, Method::GET, path, token, &Value::Null).await).await
 }
 
@@ -225,14 +225,14 @@ async fn a_credential_is_good_for_its_scopes_and_for_nothing_else() {
         "measure": {"case_number": "C1", "measure_id": "M1"}});
     let approval = format!("/patients/{0}/approvals/{0}/confirmation", Uuid::nil());
     let patient = format!("/patients/{0}/episodes/{0}", Uuid::nil());
-    for scope in ["jobs", "forms", "letters"] {
+    for scope in ["jobs", "approvals", "forms", "letters"] {
         let (key, _) = key(&api, Uuid::new_v4(), &[scope]).await;
         for (needed, method, path, body, wanted) in [
             ("jobs", Method::POST, KIND, job_of_nobody(), 202),
             ("jobs", Method::POST, "/jobs/none", json!({}), 404),
             ("jobs", Method::GET, "/jobs/1", Value::Null, 404),
             ("jobs", Method::GET, &patient, Value::Null, 404),
-            ("jobs", Method::POST, &approval, json!({}), 422),
+            ("approvals", Method::POST, &approval, json!({}), 422),
             ("forms", Method::POST, "/forms", form("f1"), 202),
             ("forms", Method::GET, "/forms/f1", Value::Null, 200),
             (
@@ -307,7 +307,14 @@ async fn a_request_is_made_for_the_credentials_client_and_says_nothing_else() {
         "--user",
         &user_text,
     ];
-    let more = ["--scope", "jobs", "--reason", "a test"];
+    let more = [
+        "--scope",
+        "jobs",
+        "--scope",
+        "approvals",
+        "--reason",
+        "a test",
+    ];
     let (_, made) = verb(&api, &[&arguments[..], &more].concat()).await;
     let key = made["key"].as_str().unwrap();
     let mut asked = use_job();
@@ -567,7 +574,14 @@ async fn a_token_that_the_gateway_has_verified_is_good_for_what_it_says() {
     assert_eq!(behind.get(&theirs, &href).await, 404);
     asked["user_id"] = json!(Uuid::new_v4());
     assert_eq!(behind.post(&ours, KIND, &asked).await.0, 403);
-    assert_eq!(behind.post(&ours, "/letters", &letter("1")).await.0, 403);
+    let none = format!("/patients/{0}/approvals/{0}/confirmation", Uuid::nil());
+    let confirmation = json!({"request_id": "r1"});
+    for (path, body) in [("/letters", &letter("1")), (&none, &confirmation)] {
+        assert_eq!(behind.post(&ours, path, body).await.0, 403, "{path}");
+    }
+    let confirming = claims(&json!({"user_id": user, "scope": "approvals"}));
+    let confirmed = behind.post(&confirming, &none, &confirmation).await.0;
+    assert_eq!(confirmed, 404, "there is no such approval");
     for scope in ["openid letters", "[openid letters]"] {
         let letters = claims(&json!({"scope": scope}));
         assert_eq!(behind.post(&letters, "/letters", &letter("1")).await.0, 202);
@@ -668,8 +682,11 @@ async fn a_token_for_a_patient_reaches_that_patient_alone() {
     let approval = format!("/patients/{}/approvals/{}", Uuid::new_v4(), Uuid::nil());
     let confirm = format!("{approval}/confirmation");
     let body = json!({"request_id": "r1", "user_id": Uuid::nil()});
-    assert_eq!(behind.post(&own, &confirm, &body).await.0, 403);
-    assert_eq!(behind.post(&everybodys, &confirm, &body).await.0, 404);
+    for (token, wanted) in [(json!({ "patient_id": patient }), 403), (json!({}), 404)] {
+        let mut token = claims(&token);
+        token["scope"] = json!("approvals");
+        assert_eq!(behind.post(&token, &confirm, &body).await.0, wanted);
+    }
 }
 
 // Behind AWS that knows the identity

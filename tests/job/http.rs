@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use test_support::as_user;
 use test_support::services::Services;
 use test_support::use_job;
-use test_support::{self as support, Deadline, RuntimeApi, TestDb, lacks, words};
+use test_support::{self as support, Deadline, RuntimeApi, TestDb, begins, lacks, words};
 use tidegate::admin::views;
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
@@ -509,20 +509,22 @@ async fn new_approval(api: &Api) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn an_approval_is_confirmed_once_by_the_legal_entity_that_requested_it() {
+async fn an_approval_is_confirmed_once_and_never_by_the_legal_entity_that_requested_it() {
     let api = Api::new().await;
     let (approval, common) = new_approval(&api).await;
     let confirmation = format!("{approval}/confirmation");
     let mut asked = common.clone();
     asked.as_object_mut().unwrap().remove("patient_id");
     asked["request_id"] = json!("r2");
+    asked["client_id"] = json!(uuid());
     let confirm = async |path: &str, body: &Value| {
         parts(api.send(Method::POST, path, body.to_string()).await).await
     };
     assert_eq!(api.get(&approval).await.1["data"]["status"], "new");
 
-    let foreign = merged(&asked, &json!({"client_id": uuid()}));
-    refused(confirm(&confirmation, &foreign).await, 403, "forbidden");
+    let asker = merged(&asked, &json!({"client_id": common["client_id"]}));
+    let answer = refused(confirm(&confirmation, &asker).await, 403, "forbidden");
+    begins(answer["error"]["message"].as_str().unwrap(), "client_id: ");
     let (status, answer) = confirm(&confirmation, &json!({"user_id": "canary"})).await;
     assert_eq!(status, 422);
     assert!(
@@ -567,6 +569,7 @@ async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_w
     assert_eq!(ends[0]["error"], expected);
     let mut asked = common;
     asked.as_object_mut().unwrap().remove("patient_id");
+    asked["client_id"] = json!(uuid());
     let path = format!("{approval}/confirmation");
     let confirmed = api.send(Method::POST, &path, asked.to_string()).await;
     assert_eq!(confirmed.status(), 200);

@@ -14,3 +14,4 @@ mod golden;
 mod http;
 mod medical;
 mod prometheus;
+mod strangers;

@@ -335,7 +335,7 @@ pub struct Confirmation {
     pub request_id: String,
     /// The user who makes the request.
     pub user_id: Uuid,
-    /// The legal entity on whose behalf the user acts. It must be the one that requested the approval.
+    /// The legal entity that checked the password. It must not be the one that asked for the approval.
     pub client_id: Uuid,
 }
 

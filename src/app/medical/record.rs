@@ -1,7 +1,8 @@
 //! Owns the operations on a patient's data that are done at once, without a job: reading the entities that
 //! the links of a job's result lead to, and confirming a new approval.
 //!
-//! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one
+//! A confirmation is not a job, because the patient is present and waits for the answer. Consent is what the
+//! patient gives: it comes from who has checked the password, and never from the legal entity that asked. It changes only one
 //! row, which it locks, so it cannot disturb the order of the jobs. The audit records it like every other
 //! change.
 
@@ -40,8 +41,8 @@ pub enum Confirmed {
     Active(Box<Record>),
     /// The patient has no such approval.
     Unknown,
-    /// Another legal entity requested it.
-    Foreign,
+    /// The confirmation is of the legal entity that asked for it.
+    Asker,
 }
 
 /// The audit stores this name in place of a job's kind.
@@ -71,8 +72,8 @@ pub async fn confirm(
     let Some(approval) = patient.find(kind, id).await? else {
         return Ok(Confirmed::Unknown);
     };
-    if approval.organization_id != request.client_id {
-        return Ok(Confirmed::Foreign);
+    if approval.organization_id == request.client_id {
+        return Ok(Confirmed::Asker);
     }
     match approval.status {
         EntityStatus::New => {

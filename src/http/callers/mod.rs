@@ -43,8 +43,10 @@ const BEARER: &str = "bearer";
 pub(super) struct Scope(&'static str);
 
 impl Scope {
-    /// Medical jobs, the stored data of patients, and approvals.
+    /// Medical jobs, and the stored data of patients.
     pub const JOBS: Self = Self("jobs");
+    /// Confirming approvals: for who checks the passwords of patients.
+    pub const APPROVALS: Self = Self("approvals");
     /// Submitting forms, and reporting that a letter was viewed.
     pub const FORMS: Self = Self("forms");
     /// Notices of the case system: letters, cancellations and declines.
@@ -52,7 +54,7 @@ impl Scope {
     /// Reading metrics.
     pub const METRICS: Self = Self("metrics");
 
-    const NAMES: [&str; 4] = ["jobs", "forms", "letters", "metrics"];
+    const NAMES: [&str; 5] = ["jobs", "approvals", "forms", "letters", "metrics"];
 }
 
 /// On whose behalf a request is made, as far as its credential says so.
