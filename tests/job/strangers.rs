@@ -279,6 +279,26 @@ fn by_service_requests() -> Vec<Way> {
             let completes = p.completes("diagnostic_report", report, 409);
             vec![processes, releases, completes, p.closes(403)]
         }),
+        way(
+            "completes it with the owner's report, and has an approval",
+            |p| {
+                let approval = p.asks(
+                    &json!({"service_request": p.record("service_request")}),
+                    200,
+                );
+                let processes = p.on_request(Stranger, "process", &json!({}), 200);
+                let report = p.completes("diagnostic_report", p.record("diagnostic_report"), 422);
+                vec![
+                    approval,
+                    p.confirms(Checker, 200),
+                    p.uses(),
+                    processes,
+                    report,
+                ]
+            },
+        )
+        .reads(&["service_request"])
+        .changes(&["service_request"]),
         way("completes it with a procedure of its own", |p| {
             let processes = p.on_request(Stranger, "process", &json!({}), 200);
             vec![

@@ -6,7 +6,7 @@
 //! - If the entity that a job names does not exist or belongs to another patient, the code is 404 in
 //!   every kind. If an entity that the job only refers to does not exist, the code is 422. Such
 //!   references are the resources of an approval, the episode of a new encounter, the referrals of a new
-//!   episode, and what a service request was completed with.
+//!   episode, and what a service request was completed with, which must be the client's own.
 //! - Who may do a job is no rule of a kind but its [`Authority`](super::authority::Authority), which is
 //!   looked at first.
 //! - A content gets 422 if it is not base64 of JSON, lacks required fields, is about another patient or the
@@ -315,7 +315,12 @@ impl Transition for payload::ServiceRequestCompleteJob {
             let needed = format!("must be {results}");
             return Err(fault("$.completed_with.entity", "inclusion", &needed));
         }
-        must_exist(patient, &[(entity, id, "$.completed_with".to_owned())]).await?;
+        let place = "$.completed_with";
+        let found = must_exist(patient, &[(entity, id, place.to_owned())]).await?;
+        // The approval for a service request is also for its result.
+        let is_own = |result: &Entity| result.organization_id == patient.common.client_id;
+        let needed = "must be of the legal entity that completes the service request";
+        demand(found.iter().all(is_own), fault(place, "inclusion", needed))?;
         let facts =
             json!({"completed_with": self.completed_with, "status_reason": self.status_reason});
         Ok(plan.change(&request, Completed, facts))
