@@ -31,8 +31,8 @@ pub(super) fn approvals() -> OpenApiRouter<Shared> {
 type Place<T> = Result<Path<T>, PathRejection>;
 
 /// Returns the current state of a patient's entity. The links of processed jobs lead here. A client that is
-/// known reads what belongs to it, a service request that it uses or that led to an episode of its own, and
-/// what an active approval permits its employee to read.
+/// known reads what belongs to it, a service request that it uses, and what an active approval permits its
+/// employee to read.
 #[utoipa::path(
     get, path = "/patients/{patient_id}/{entities}/{id}", tag = "patients",
     params(

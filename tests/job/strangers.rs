@@ -323,6 +323,26 @@ fn by_service_requests() -> Vec<Way> {
         })
         .reads(&["service_request"])
         .changes(&["service_request"]),
+        way("refers to it, and has released it", |p| {
+            let request = p.record("service_request");
+            let releases = p.on_request(Stranger, "release", &json!({}), 200);
+            vec![
+                p.uses(),
+                p.opens(p.stranger, &[request], 200),
+                releases,
+                p.closes(403),
+            ]
+        }),
+        way("refers to it, and the owner has released it", |p| {
+            let request = p.record("service_request");
+            let releases = p.on_request(Owner, "release", &json!({}), 200);
+            vec![
+                p.uses(),
+                p.opens(p.stranger, &[request], 200),
+                releases,
+                p.closes(403),
+            ]
+        }),
     ]
 }
 

@@ -14,8 +14,6 @@ pub enum Who {
     Owner,
     /// Also an employee whom an active approval permits to write the entity.
     OwnerOrApproved,
-    /// Also a client with an episode that the service request led to.
-    OwnerOrReferred,
     /// Also the client that uses the service request.
     OwnerOrUser,
     /// The client that uses the service request.

@@ -276,7 +276,7 @@ jobs! {
         service_request_id: Uuid,
     }
     /// Completes a service request whose episode was closed.
-    ServiceRequestCloseJob = "service_request_close_job" for OwnerOrReferred {
+    ServiceRequestCloseJob = "service_request_close_job" for OwnerOrUser {
         /// The service request.
         id: Uuid,
     }

@@ -13,11 +13,12 @@ use uuid::Uuid;
 use super::entity::{EntityKind, EntityStatus, Record};
 use super::payload::{ApprovalResendJob, Common, Confirmation, Job};
 pub use super::store::read;
-use super::store::{self, CHANGE, EntityRow, Patient, Reach};
+use super::store::{self, CHANGE, EntityRow, Patient};
+use super::value::AccessLevel;
 use tidegate::Error;
 
-/// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses
-/// or that led to an episode of its own, or what an active approval permits its employee `user_id` to read.
+/// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses,
+/// or what an active approval permits its employee `user_id` to read.
 ///
 /// # Errors
 /// Database errors.
@@ -32,7 +33,7 @@ pub async fn may_read(
         return Ok(true);
     }
     let named = (record.patient_id, record.entity, record.id);
-    store::reaches(client, named, (client_id, user_id), Reach::Read).await
+    store::reaches(client, named, (client_id, user_id), AccessLevel::Read).await
 }
 
 /// The outcome of a confirmation.

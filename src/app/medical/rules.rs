@@ -138,7 +138,7 @@ impl Transition for payload::EpisodeCreateJob {
         let referrals = referrals.map(|id| (EntityKind::ServiceRequest, *id));
         let referrals = listed("referral_requests", referrals);
         let found = must_exist(patient, &referrals).await?;
-        // An episode lets its legal entity read and complete its referrals.
+        // Who closes the episode also closes these.
         let foreign = |(_, id, _): &&(_, _, _)| {
             let mut found = found.iter().filter(|request| request.id == *id);
             !found.any(|request| request.serves(patient.common.client_id))

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::authority::Authority;
 use super::entity::{Entity, EntityKind, EntityStatus, Record, not_found};
 use super::payload::Common;
+use super::value::AccessLevel;
 use super::verdict::{self, refuse};
 use crate::app::schema::FieldError;
 use tidegate::queue::{Statement, document, documents, first, query};
@@ -49,9 +50,8 @@ SELECT to_jsonb(e.id)::text
     KNOWS_PATIENT: "medical.knows_patient" [UUID] =
         "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-    /// Reports whether an employee of a legal entity reaches an entity of others: because an active
-    /// approval names it, or an entity that it is a part of, or because it is a service request that led
-    /// to an episode of theirs. The approval for a service request is also for its result.
+    /// Reports whether an employee of a legal entity reaches an entity of others: an active approval names
+    /// it, or an entity that it is a part of. The approval for a service request is also for its result.
     REACHES: "medical.reaches" [UUID, TEXT, UUID, UUID, UUID, TEXT] = "\
 WITH RECURSIVE named AS (
     SELECT kind, id, parent_id FROM medical.entity WHERE patient_id = $1 AND kind = $2 AND id = $3
@@ -64,12 +64,8 @@ WITH RECURSIVE named AS (
       LEFT JOIN medical.entity AS r ON r.patient_id = $1 AND r.kind = 'service_request' AND r.id::text = a.content->>'service_request'
      WHERE a.patient_id = $1 AND a.kind = 'approval' AND a.status = 'active' AND a.organization_id = $4
        AND a.content->>'granted_to' = $5::text AND a.content->>'access_level' IN ('write', $6))
-SELECT $6 <> 'close' AND EXISTS (
-           SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))
-    OR $6 <> 'write' AND $2 = 'service_request' AND EXISTS (
-           SELECT FROM medical.entity
-            WHERE patient_id = $1 AND kind = 'episode' AND organization_id = $4 AND status <> 'entered_in_error'
-              AND content->'referral_requests' ? $3::text)";
+SELECT EXISTS (
+           SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
 
     /// Creates entities of the client. Service requests expire with the seventh day after the day of their
     /// creation.
@@ -121,14 +117,6 @@ SELECT (jsonb_strip_nulls(jsonb_build_object(
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
 }
 
-/// What somebody wants to do with an entity of others.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Reach {
-    Read,
-    Write,
-    Close,
-}
-
 /// An entity to create, or a change to one.
 #[derive(Serialize)]
 pub(super) struct EntityRow {
@@ -170,7 +158,7 @@ pub async fn read(
     document(client, &READ, &[&patient_id, &kind.to_string(), &id]).await
 }
 
-/// Reports whether an employee of a legal entity may do this with an entity of others.
+/// Reports whether an approval lets an employee of a legal entity do this with an entity of others.
 ///
 /// # Errors
 /// Database errors.
@@ -178,10 +166,10 @@ pub(super) async fn reaches(
     client: &impl Queryable,
     (patient_id, kind, id): (Uuid, EntityKind, Uuid),
     (organization, user): (Uuid, Option<Uuid>),
-    to: Reach,
+    level: AccessLevel,
 ) -> Result<bool, Error> {
-    let (kind, to) = (kind.to_string(), format!("{to:?}").to_lowercase());
-    let params: [&(dyn ToSql + Sync); 6] = [&patient_id, &kind, &id, &organization, &user, &to];
+    let (kind, level) = (kind.to_string(), format!("{level:?}").to_lowercase());
+    let params: [&(dyn ToSql + Sync); 6] = [&patient_id, &kind, &id, &organization, &user, &level];
     let reaches = first(client, &REACHES, &params).await?;
     Ok(reaches.unwrap_or_default())
 }
@@ -219,10 +207,10 @@ impl Patient<'_> {
     }
 
     /// As [`reaches`], for the user and the client of the job.
-    pub(super) async fn reaches(&self, entity: &Entity, to: Reach) -> Result<bool, Error> {
+    pub(super) async fn reaches(&self, entity: &Entity, level: AccessLevel) -> Result<bool, Error> {
         let named = (self.common.patient_id, entity.kind, entity.id);
         let by = (self.common.client_id, Some(self.common.user_id));
-        reaches(&self.client, named, by, to).await
+        reaches(&self.client, named, by, level).await
     }
 
     /// Finds and locks the entities below an entity.

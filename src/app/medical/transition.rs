@@ -15,7 +15,8 @@ use super::entity::{Entity, EntityKind, EntityStatus, demand};
 use super::payload::{Job, event_of};
 use super::services::{Call, SIGNATURE, Services};
 use super::signed::Part;
-use super::store::{CHANGE, CREATE, EntityRow, Patient, Reach};
+use super::store::{CHANGE, CREATE, EntityRow, Patient};
+use super::value::AccessLevel;
 use super::verdict::{RESULT_LIMIT, fit};
 use tidegate::{
     Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
@@ -117,8 +118,7 @@ impl Patient<'_> {
                 is_own
                     || match who {
                         Who::User | Who::OwnerOrUser => entity.is_used_by(client),
-                        Who::OwnerOrReferred => self.reaches(entity, Reach::Close).await?,
-                        Who::OwnerOrApproved => self.reaches(entity, Reach::Write).await?,
+                        Who::OwnerOrApproved => self.reaches(entity, AccessLevel::Write).await?,
                         _ => false,
                     }
             }

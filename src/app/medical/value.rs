@@ -75,7 +75,7 @@ pub struct Resource {
 }
 
 /// What an approval allows.
-#[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessLevel {
     /// Read access.
