@@ -1,13 +1,14 @@
--- The rights of the queue's roles on this program's own tables, and a role for systems that submit data. It
--- runs after the queue's own grants, if the roles are used.
+-- The rights of the queue's roles on this program's own tables, a role for systems that submit data, and one
+-- for whoever lets them call. It runs after the queue's own grants, if the roles are used.
 --
 -- tidegate_intake   submit forms, letters, cancellations, declines and checks, request medical jobs, read
 --                   forms and the entities of a patient, and confirm an approval. It may also publish.
--- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither. Change
---                   the texts that companies read.
+-- tidegate_callers  create, list and revoke API keys, and rotate the key of the links; it can read neither. A
+--                   key can be for every client, so who operates the queue does not have this role.
+-- tidegate_operate  change the texts that companies read.
 -- A role that only publishes cannot read these tables.
 
-SELECT tidegate.make_role('tidegate_intake');
+SELECT tidegate.make_role(r) FROM unnest(ARRAY['tidegate_intake', 'tidegate_callers']) AS r;
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
@@ -23,11 +24,11 @@ GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;
 GRANT UPDATE (status, content, facts, updated_at) ON medical.entity TO tidegate_intake;
 GRANT INSERT, SELECT (id) ON medical.audit TO tidegate_intake;
 -- To look up a caller's key, and to sign links.
-GRANT USAGE ON SCHEMA callers TO tidegate_intake, tidegate_operate;
+GRANT USAGE ON SCHEMA callers TO tidegate_intake, tidegate_callers;
 GRANT EXECUTE ON FUNCTION callers.api_key_of TO tidegate_intake;
 GRANT SELECT (id, secret) ON callers.link_key TO tidegate_intake;
-GRANT EXECUTE ON FUNCTION callers.create_api_key, callers.revoke_api_key, callers.rotate_link_key TO tidegate_operate;
-GRANT SELECT (id, label, client_id, user_id, scopes, created_at, expires_at, revoked_at) ON callers.api_key TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION callers.create_api_key, callers.revoke_api_key, callers.rotate_link_key TO tidegate_callers;
+GRANT SELECT (id, label, client_id, user_id, scopes, created_at, expires_at, revoked_at) ON callers.api_key TO tidegate_callers;
 -- To check whether the schema is the one that the program expects.
 GRANT SELECT ON tidegate.queue_migrations, tidegate.app_migrations TO tidegate_intake;
 GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;

@@ -33,13 +33,17 @@ enum Role {
     Jobs,
     /// Of the program's own.
     Intake,
+    /// As well.
+    Callers,
     /// A login that was given nothing.
     Nobody,
 }
 
-use Role::{Drain, Intake, Jobs, Nobody, Operate, Publish, Pull, Read};
+use Role::{Callers, Drain, Intake, Jobs, Nobody, Operate, Publish, Pull, Read};
 
-const ROLES: [Role; 8] = [Publish, Intake, Drain, Pull, Operate, Read, Jobs, Nobody];
+const ROLES: [Role; 9] = [
+    Publish, Intake, Callers, Drain, Pull, Operate, Read, Jobs, Nobody,
+];
 
 /// A database migrated by an owner without superuser's rights, and a connection for each role.
 struct World {
@@ -501,6 +505,10 @@ const VERBS: &str = r#"
     cleanup => Operate
     cleanup --dry-run => Operate
     retention case_opened --failed 1d --reason r => Operate
+    api-key create --label l --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason r => Callers
+    api-key list => Callers
+    api-key revoke 1 --reason r => Callers
+    link-key rotate --reason r => Callers
     migrate => none of them
 "#;
 

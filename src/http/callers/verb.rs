@@ -16,7 +16,8 @@ use super::keys::{self, NewKey};
 #[command(
     name = "api-key",
     after_help = "Example:\n  tidegate api-key create --label 'ward 3' --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason 'contract 12'\n  \
-        tidegate api-key list\n  tidegate api-key revoke 7 --reason 'it was sent by e-mail'"
+        tidegate api-key list\n  tidegate api-key revoke 7 --reason 'it was sent by e-mail'\n\n\
+        The login must be the owner's, or have the role tidegate_callers."
 )]
 pub struct ApiKey {
     #[command(subcommand)]
@@ -120,7 +121,8 @@ fn shown(value: &Value) -> String {
 #[derive(Parser)]
 #[command(
     name = "link-key",
-    after_help = "Example:\n  tidegate link-key rotate --reason 'once a year'\n  tidegate link-key rotate --forget --reason 'a copy of the database was lost'"
+    after_help = "Example:\n  tidegate link-key rotate --reason 'once a year'\n  tidegate link-key rotate --forget --reason 'a copy of the database was lost'\n\n\
+        The login must be the owner's, or have the role tidegate_callers."
 )]
 pub struct LinkKey {
     #[command(subcommand)]
