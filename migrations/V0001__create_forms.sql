@@ -8,6 +8,8 @@
 CREATE SCHEMA forms;
 
 CREATE TABLE forms.form (
+    -- The id that its creator gave it. That of a client begins with the client and a slash, so that no client
+    -- takes another one's ids.
     id                   text        PRIMARY KEY,
     company_number       text        NOT NULL,
     company_name         text        NOT NULL,
@@ -32,7 +34,8 @@ CREATE TABLE forms.form (
     updated_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The client that submitted it over HTTP, and may read it there. Other ways in have none.
     client_id            uuid,
-    CONSTRAINT id_is_1_to_100_characters CHECK (char_length(id) BETWEEN 1 AND 100),
+    CONSTRAINT id_is_1_to_137_characters CHECK (char_length(id) BETWEEN 1 AND 137),
+    CONSTRAINT id_begins_with_the_client CHECK (starts_with(id, client_id::text || '/')),
     CONSTRAINT company_number_is_9_digits CHECK (company_number ~ '^[0-9]{9}$'),
     CONSTRAINT employee_national_id_is_11_digits CHECK (employee_national_id ~ '^[0-9]{11}$'),
     CONSTRAINT need_estimated_cost_is_not_negative CHECK (need_estimated_cost >= 0),

@@ -44,7 +44,7 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
     responses(
         (status = 202, description = "The form is stored and its event is published, or it was stored before", body = Data<SubmitReport>,
             headers(("location" = String, description = "The path of the form"))),
-        (status = 409, description = "Another form with this id was submitted before", body = Refusal),
+        (status = 409, description = "The client has submitted another form with this id", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid form; `invalid` lists all faults", body = Refusal),
         Unread, Gated, Common
     )
@@ -191,6 +191,7 @@ fn refused(error: Error) -> Problem {
     let status = match &error {
         Error::Invalid(text) if conflicts.contains(&&**text) => StatusCode::CONFLICT,
         Error::Invalid(text) if text == forms::NO_GRANT_OF_FORM => StatusCode::NOT_FOUND,
+        Error::Invalid(text) if text == forms::ID_OF_A_CLIENT => StatusCode::UNPROCESSABLE_ENTITY,
         _ => return by_the_queue(error),
     };
     Problem::because(status, error.to_string())

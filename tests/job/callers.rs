@@ -1,7 +1,9 @@
 //! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the
 //! real verbs make.
 
-use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, refused};
+use crate::http::{
+    Api, drain_with_all_services, form, function, gateway, invoke, letter, link_of, parts, refused,
+};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
@@ -415,24 +417,92 @@ async fn until_it_is_said_who_may_call_no_other_host_name_is_answered() {
     assert_eq!(asked.send().await.unwrap().status(), 404);
 }
 
+/// A form of a client with the id that all of them use, for so many hours.
+fn f1(hours: u8) -> Value {
+    let mut form = form("f1");
+    form["need"]["hours"] = json!(hours);
+    form
+}
+
+/// The case of a stored form.
+async fn case_of(api: &Api, hours: i32) -> (String, Value) {
+    let stored = "SELECT id, jsonb_build_object('case_number', case_number, 'measure_id', measure_id) FROM forms.form WHERE need_hours = $1";
+    let row = api.client.query_one(stored, &[&hours]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
 #[tokio::test]
-async fn a_form_is_read_by_its_own_client_alone() {
+async fn a_form_is_of_its_own_client_alone_whatever_its_id_is() {
     let api = with_keys().await;
-    let (ours, _) = key(&api, Uuid::new_v4(), &["forms"]).await;
-    let (theirs, _) = key(&api, Uuid::new_v4(), &["forms"]).await;
-    post(&api, "/forms", &ours, &form("f1")).await;
-    let unsent = "UPDATE forms.form SET client_id = NULL WHERE id = 'f2'";
-    post(&api, "/forms", &ours, &form("f2")).await;
-    api.client.batch_execute(unsent).await.unwrap();
-    for (key, path, wanted) in [
-        (&ours, "/forms/f1", 200),
-        (&theirs, "/forms/f1", 404),
-        (&ours, "/forms/f2", 404),
-        (&ours, "/forms/none", 404),
-        (&ours, "/forms/f1%00", 404),
+    let clients = [(); 2].map(|()| Uuid::new_v4());
+    let (ours, _) = key(&api, clients[0], &["forms"]).await;
+    let (theirs, _) = key(&api, clients[1], &["forms"]).await;
+    let (letters, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
+    let cli = Cli::at(api.db.direct());
+    cli.json(&["submit", "form", &f1(3).to_string()]).await;
+    for (key, hours, wanted) in [
+        (&theirs, 2, (202, json!(false))),
+        (&ours, 1, (202, json!(false))),
+        (&ours, 1, (202, json!(true))),
+        (&theirs, 2, (202, json!(true))),
+        (&ours, 2, (409, Value::Null)),
     ] {
-        let response = send(&api, Method::GET, path, key, &Value::Null).await;
-        assert_eq!(response.status(), wanted, "{path}");
+        let (status, answer) = post(&api, "/forms", key, &f1(hours)).await;
+        let repeated = answer["data"]["repeated"].clone();
+        assert_eq!((status, repeated), wanted, "{answer}");
+        let told = &answer["data"]["form_id"];
+        assert!(status == 409 || told == "f1", "{answer}");
+    }
+    // What a client's form is stored as is nobody else's id.
+    let stored = json!(format!("{}/f1", clients[0]));
+    let mut forged = f1(3);
+    forged["id"] = stored.clone();
+    let refused = cli.run(&["submit", "form", &forged.to_string()]).await;
+    refused.failed(2, &["form.id: must not begin with a UUID"]);
+
+    drain_with_all_services(&api).await;
+    let (our_id, case) = case_of(&api, 1).await;
+    assert_eq!(json!(our_id), stored);
+    let steps = "SELECT array_agg(DISTINCT group_key ORDER BY group_key) FROM tidegate.event_log WHERE correlation_id LIKE '%f1'";
+    let groups: Vec<String> = api.client.query_one(steps, &[]).await.unwrap().get(0);
+    let mut expected = clients.map(|client| format!("form:{client}/f1")).to_vec();
+    expected.push("form:f1".to_owned());
+    expected.sort();
+    assert_eq!(groups, expected, "each in a group of its own");
+    let mut cases = Vec::new();
+    for hours in 1..=3 {
+        cases.push(case_of(&api, hours).await.1.to_string());
+    }
+    cases.sort();
+    cases.dedup();
+    assert_eq!(cases.len(), 3, "each has a case of its own");
+
+    // A message names the case, and so one form.
+    let notice = json!({"source": "cases", "external_id": "1", "measure": case});
+    assert_eq!(post(&api, "/declines", &letters, &notice).await.0, 202);
+    drain_with_all_services(&api).await;
+    for (key, hours, status) in [(&ours, 1, "declined"), (&theirs, 2, "submitted")] {
+        let (code, answer) = get(&api, "/forms/f1", key).await;
+        let form = &answer["data"]["form"];
+        let shown = (code, &form["id"], &form["need"]["hours"], &form["status"]);
+        let wanted = (200, &json!("f1"), &json!(hours), &json!(status));
+        assert_eq!(shown, wanted, "{answer}");
+        let kinds = answer["data"]["steps"].as_array().unwrap().iter();
+        let kinds: Vec<_> = kinds.map(|step| step["kind"].as_str().unwrap()).collect();
+        let declined = kinds.contains(&"form_declined");
+        assert_eq!(declined, status == "declined", "{kinds:?}");
+    }
+    let grant = "INSERT INTO forms.awarded_grant VALUES ('G1', $1, 'C', 'M', '100000001', 1, '2027-01-11', '2027-01-12', 'D', 'J')";
+    api.client.execute(grant, &[&our_id]).await.unwrap();
+    let viewed = json!({"grant_number": "G1"});
+    for (key, wanted) in [(&ours, 202), (&theirs, 404)] {
+        let (status, answer) = post(&api, "/forms/f1/viewed", key, &viewed).await;
+        assert_eq!(status, wanted, "{answer}");
+        assert!(status == 404 || answer["data"]["form_id"] == "f1");
+    }
+    let of_ours = format!("/forms/{}%2Ff1", clients[0]);
+    for path in [&of_ours, "/forms/none", "/forms/f1%00"] {
+        assert_eq!(get(&api, path, &theirs).await.0, 404, "{path}");
     }
 }
 

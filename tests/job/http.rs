@@ -1113,10 +1113,6 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
     assert_eq!(seen, (202, &json!("f1")), "{answer}");
     let (status, answer) = send("/forms/f2/viewed", &viewed).await;
     assert_eq!(status, 404, "{answer}");
-    let of_another = "UPDATE forms.form SET client_id = gen_random_uuid() WHERE id = 'f1'";
-    api.client.batch_execute(of_another).await.unwrap();
-    let (status, answer) = send("/forms/f1/viewed", &viewed).await;
-    assert_eq!(status, 404, "{answer}");
 }
 
 #[tokio::test]
@@ -1267,9 +1263,17 @@ async fn a_form_that_has_ended_is_submitted_again_by_its_own_client_alone() {
         (status, &answer["data"]["form"]["id"]),
         (200, &json!("f ü/1"))
     );
-    let of_another = "UPDATE forms.form SET client_id = gen_random_uuid()";
-    api.client.batch_execute(of_another).await.unwrap();
-    refused(submit().await, 409, "request_conflict");
+    // Whoever is not identified is one client more, with ids that are no other's.
+    let of_another = "UPDATE forms.form SET client_id = $1, id = $1::uuid::text || '/' || id";
+    let client = Uuid::new_v4();
+    let of_another = api.client.execute(of_another, &[&client]).await;
+    assert_eq!(of_another.unwrap(), 1);
+    let stored = format!("{client}/f ü/1");
+    let path = format!("/forms/{client}%2Ff%20%C3%BC%2F1");
+    refused(api.get(&path).await, 404, "not_found");
+    let forged = api.send(Method::POST, "/forms", form(&stored).to_string());
+    refused(parts(forged.await).await, 422, "validation_failed");
+    assert_eq!(submit().await.1["data"]["repeated"], false);
 }
 
 #[tokio::test]

@@ -22,13 +22,14 @@ pub struct SubmitReport {
     /// The event that processes it. Null if it was submitted before, or if it is about a case that no form
     /// has yet: it is kept until one has.
     pub id: Option<i64>,
-    /// The form that it is about, if it is known to be one of ours.
+    /// The form that it is about, if it is known to be one of ours. A letter or notice is told a client's form
+    /// as `CLIENT/ID`.
     pub form_id: Option<String>,
     /// Whether it was submitted before. If so, nothing was stored.
     pub repeated: bool,
 }
 
-/// The error for a form whose id another form or client has used.
+/// The error for a form whose id another form of its client has.
 pub const HANDED_IN_BEFORE: &str = "form.id: must be an id that was not submitted before";
 
 /// The error for a message whose id another message of its source has.
@@ -38,14 +39,30 @@ pub const ANOTHER_MESSAGE: &str =
 /// The error for a view of a letter that belongs to another form.
 pub const NO_GRANT_OF_FORM: &str = "grant_number: must be the number of a grant of this form";
 
+/// The error for an id that a form of an identified client may be stored under.
+pub const ID_OF_A_CLIENT: &str =
+    "form.id: must not begin with a UUID and a slash, because CLIENT/ID is the form of a client";
+
+/// Returns the id under which a form is stored. Each client, and whoever is not identified, has ids of its
+/// own, so `CLIENT/ID` is the id of no form that has no client.
+fn stored_id(client: Option<Uuid>, id: &str) -> Option<String> {
+    if let Some(client) = client {
+        return Some(format!("{client}/{id}"));
+    }
+    let first = id.split_once('/').map(|(first, _)| Uuid::try_parse(first));
+    let is_of_client = matches!(first, Some(Ok(_)));
+    (!is_of_client).then(|| id.to_owned())
+}
+
 /// Returns the group of a form's events.
 pub(super) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
 /// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. If the client
-/// has submitted an equal form, nothing happens. The fields are checked where the form is read
-/// ([`crate::app::submission`]), as those of letters and notices are.
+/// has submitted an equal form, nothing happens. Events and services get the id under which it is stored. The
+/// fields are checked where the form is read ([`crate::app::submission`]), as those of letters and notices
+/// are.
 ///
 /// # Errors
 /// [`Error::Invalid`] if its id is used for another form. Otherwise database errors.
@@ -54,13 +71,16 @@ pub async fn submit(
     client: Option<Uuid>,
     form: &Form,
 ) -> Result<SubmitReport, Error> {
+    let own_id = form.id.clone();
+    let id = stored_id(client, &own_id);
+    let id = id.ok_or_else(|| Error::Invalid(ID_OF_A_CLIENT.to_owned()))?;
     let form = Form {
+        id: id.clone(),
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    let id = form.id.clone();
     if !store::submit(tx, client, &form).await? {
-        let stored = store::of_client(tx, client, &id).await?;
+        let stored = store::form(tx, &id).await?;
         let stored = stored.map(|stored| Form {
             status: FormStatus::Submitted,
             ..stored
@@ -68,10 +88,10 @@ pub async fn submit(
         if stored != Some(form) {
             return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
         }
-        return Ok(unpublished(Some(id), true));
+        return Ok(unpublished(Some(own_id), true));
     }
     let event = FormEvent::FormSubmitted(events::FormSubmitted { form });
-    published(tx, of_form(&id, &event)?, Some(id)).await
+    published(tx, of_form(&id, &event)?, Some(own_id)).await
 }
 
 /// Returns a form with its progress, if this client submitted it.
@@ -84,10 +104,13 @@ pub async fn read(
     form_id: &str,
 ) -> Result<Option<(Form, Progress)>, Error> {
     // The database stores no text with this character.
-    if form_id.contains('\0') {
-        return Ok(None);
-    }
-    store::progress(tx, client, form_id).await
+    let id = stored_id(client, form_id).filter(|id| !id.contains('\0'));
+    let Some(id) = id else { return Ok(None) };
+    let found = store::progress(tx, &id).await?;
+    Ok(found.map(|(form, progress)| {
+        let id = form_id.to_owned();
+        (Form { id, ..form }, progress)
+    }))
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes
@@ -238,11 +261,10 @@ pub async fn letter_viewed(
 ) -> Result<SubmitReport, Error> {
     let grant_number = viewed.grant_number.clone();
     let form_id = store::form_of_grant(tx, &grant_number).await?;
-    if let Some((client, of_form)) = of {
-        let is_its = form_id.as_deref() == Some(of_form);
-        if !is_its || !store::is_of(tx, client, of_form).await? {
-            return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
-        }
+    if let Some((client, own_id)) = of
+        && (form_id.is_none() || form_id != stored_id(client, own_id))
+    {
+        return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
     }
     let mut event = NewEvent::of(&FormEvent::GrantLetterViewed(events::GrantLetterViewed {
         grant_number,
@@ -251,7 +273,8 @@ pub async fn letter_viewed(
     if let Some(form_id) = &form_id {
         event = event.correlation(form_id);
     }
-    published(tx, event, form_id).await
+    let told = of.map(|(_, own_id)| own_id.to_owned()).or(form_id);
+    published(tx, event, told).await
 }
 
 async fn published(

@@ -25,7 +25,7 @@ pub mod services;
 mod store;
 
 pub use intake::{
-    ANOTHER_MESSAGE, HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, decline,
-    letter_viewed, read, receive_letter, submit,
+    ANOTHER_MESSAGE, HANDED_IN_BEFORE, ID_OF_A_CLIENT, NO_GRANT_OF_FORM, SubmitReport, cancel,
+    decline, letter_viewed, read, receive_letter, submit,
 };
 pub use model::{Form, Grant, Letter, Measure, MeasureNotice, Progress, Viewed};

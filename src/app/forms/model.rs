@@ -37,7 +37,7 @@ impl fmt::Debug for Private {
 #[serde(deny_unknown_fields)]
 pub struct Form {
     /// Chosen by the creator of the form, 1 to 100 characters, but not `.` or `..`, which paths cannot have.
-    /// All events of the form carry it.
+    /// Forms of other clients may have the same.
     #[schema(min_length = 1, max_length = 100, pattern = r"^(?!\.{1,2}$)[\s\S]*\S")]
     pub id: String,
     /// The applicant.

@@ -43,13 +43,13 @@ SELECT jsonb_build_object(
        'status', status)::text
   FROM forms.form WHERE id = $1";
 
-    /// The progress of a form, for the client that submitted it. Times are in RFC 3339.
-    PROGRESS: "forms.progress" [TEXT, UUID] = "\
+    /// The progress of a form. Times are in RFC 3339.
+    PROGRESS: "forms.progress" [TEXT] = "\
 SELECT jsonb_strip_nulls(jsonb_build_object(
        'submitted_at', created_at, 'updated_at', updated_at, 'steps', forms.steps(id),
        'measure', CASE WHEN case_number IS NOT NULL
                        THEN jsonb_build_object('case_number', case_number, 'measure_id', measure_id) END))::text
-  FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2";
+  FROM forms.form WHERE id = $1";
 
     NOTICE: "forms.notice" [TEXT] = "SELECT coalesce(jsonb_object_agg(part, text), '{}')::text FROM forms.notice WHERE about = $1";
 
@@ -99,9 +99,6 @@ RETURNING g.grant_number";
 
     FORM_OF_GRANT: "forms.form_of_grant" [TEXT] = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
 
-    /// Whether this client submitted the form.
-    IS_OF: "forms.is_of" [TEXT, UUID] = "SELECT EXISTS (SELECT FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2)";
-
     /// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
     /// nothing if that one commits.
     KEEP_MESSAGE: "forms.keep_message" [UUID, TEXT, TEXT, TEXT, TEXT, JSONB] = "\
@@ -141,22 +138,15 @@ pub(super) async fn submit(
     Ok(id.is_some())
 }
 
-/// Returns a stored form, if this client submitted it.
-pub(super) async fn of_client(
-    client: &impl Queryable,
-    sender: Option<Uuid>,
-    form_id: &str,
-) -> Result<Option<Form>, Error> {
-    if !is_of(client, sender, form_id).await? {
-        return Ok(None);
-    }
+/// Returns a stored form.
+pub(super) async fn form(client: &impl Queryable, form_id: &str) -> Result<Option<Form>, Error> {
     document(client, &LOAD, &[&form_id]).await
 }
 
 /// Loads a stored form, and returns its connection at once, because a call to a service may follow.
 pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let client = ctx.connection().await?;
-    let form = document(&*client, &LOAD, &[&form_id]).await?;
+    let form = form(&*client, form_id).await?;
     form.ok_or_else(|| missing(form_id))
 }
 
@@ -170,15 +160,13 @@ pub(super) async fn notice(
     Ok(parts.unwrap_or_default())
 }
 
-/// Returns the form with its progress, if this client submitted it.
+/// Returns the form with its progress.
 pub(super) async fn progress(
     client: &impl Queryable,
-    sender: Option<Uuid>,
     form_id: &str,
 ) -> Result<Option<(Form, Progress)>, Error> {
-    let progress = document(client, &PROGRESS, &[&form_id, &sender]).await?;
-    let form = document(client, &LOAD, &[&form_id]).await?;
-    Ok(form.zip(progress))
+    let progress = document(client, &PROGRESS, &[&form_id]).await?;
+    Ok(form(client, form_id).await?.zip(progress))
 }
 
 /// Stores the case and returns the form's case. As those who receive messages, it locks the case first, then
@@ -270,16 +258,6 @@ pub(super) async fn form_of_grant(
 ) -> Result<Option<String>, Error> {
     let form_id = first(client, &FORM_OF_GRANT, &[&grant_number]).await?;
     Ok(form_id.flatten())
-}
-
-/// Whether this client submitted the form.
-pub(super) async fn is_of(
-    client: &impl Queryable,
-    sender: Option<Uuid>,
-    form_id: &str,
-) -> Result<bool, Error> {
-    let is_of = first(client, &IS_OF, &[&form_id, &sender]).await?;
-    Ok(is_of.unwrap_or_default())
 }
 
 /// What identifies a message from outside: the identified client that sent it, if it came over HTTP, the
