@@ -107,7 +107,7 @@ def api(started):
 def _key(tidegate, environment):
     """Creates an API key with all permissions."""
     command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1", "--reason", "to try it", "--json"]
-    for scope in ("jobs", "forms", "letters"):
+    for scope in ("jobs", "approvals", "forms", "letters"):
         command += ["--scope", scope]
     return json.loads(local.output(command, env=environment))["key"]
 
