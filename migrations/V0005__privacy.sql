@@ -19,10 +19,15 @@ BEGIN
     RETURN jsonb_build_object('tables', told, 'correlation_ids', ids);
 END $$;
 
--- Forgets a form.
+-- Forgets a form. Forms of several clients may have an id, so none is taken for the one that is meant.
 CREATE FUNCTION forms.forget(id text, dry_run boolean) RETURNS jsonb
-    LANGUAGE sql
-    RETURN forms.remove(ARRAY[id], dry_run);
+    LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM tidegate.refuse('subject: must be CLIENT/ID for the form of a client')
+      WHERE NOT EXISTS (SELECT FROM forms.form AS f WHERE f.id = forget.id)
+        AND EXISTS (SELECT FROM forms.form AS f WHERE f.id = f.client_id::text || '/' || forget.id);
+    RETURN forms.remove(ARRAY[forget.id], dry_run);
+END $$;
 
 -- Forgets all forms about an employee, by national id.
 CREATE FUNCTION forms.forget_person(id text, dry_run boolean) RETURNS jsonb

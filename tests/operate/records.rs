@@ -215,9 +215,17 @@ async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
         "SELECT count(*) FROM tidegate.event_log WHERE payload IS NULL AND group_key IS NULL";
     assert_eq!(number(&client, left).await, 1);
 
-    // Nothing more is found, which is told by the code, and what is no UUID is refused.
+    // Nothing more is found, which is told by the code, and what is no UUID is refused. So is the id that a
+    // client gave its form, because another client's form may have it.
     assert_eq!(cli.run(&forget).await.code, Some(1));
+    let of_client =
+        "UPDATE forms.form SET client_id = $1, id = $1::uuid::text || '/open' WHERE id = 'open'";
+    client.execute(of_client, &[&patient]).await.unwrap();
     for (wrong, wanted) in [
+        (
+            "form=open",
+            "subject: must be CLIENT/ID for the form of a client",
+        ),
         ("patient=7", "subject: a patient must be a UUID"),
         (
             "doctor=7",
@@ -231,4 +239,8 @@ async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
         let error = told.document()["error"].to_string();
         assert!(error.contains(wanted), "{error}");
     }
+    let form = format!("form={patient}/open");
+    let forget = ["--json", "forget", "--subject", &form, "--reason", "17"];
+    let told = cli.run(&forget).await.document();
+    assert_eq!(told["tables"]["forms.form"], 1, "{told}");
 }
