@@ -115,7 +115,7 @@ fn the_page_lists_who_may_do_what() {
             kind if kind.starts_with("procedure") => "procedure",
             _ => "service request",
         };
-        let owner = format!("the legal entity that the {about} belongs to");
+        let owner = format!("the {about}'s legal entity");
         let who = match who {
             Who::Anyone => "every legal entity; the patient agrees by the password".to_owned(),
             Who::Signer => "the employee whom the content names".to_owned(),
@@ -124,8 +124,8 @@ fn the_page_lists_who_may_do_what() {
             Who::OwnerOrApproved => {
                 format!("{owner}, and an employee with an approval to write it")
             }
-            Who::OwnerOrUser => format!("{owner}, and the one that uses it"),
-            Who::User => format!("the legal entity that uses the {about}"),
+            Who::OwnerOrUser => format!("{owner}, and its user"),
+            Who::User => format!("the {about}'s user"),
         };
         let code = if who.starts_with("every") { "" } else { code };
         format!("| `{kind}` | {who} | {code} |\n")
