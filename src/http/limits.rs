@@ -5,31 +5,21 @@
 //! server of ours. Under `tidegate serve`, hyper first applies its own limits of 100 fields and 400
 //! KiB.
 
-use std::any::Any;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::error_handling::HandleErrorLayer;
-use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
-use axum::middleware::{Next, from_fn, map_request, map_response};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::IntoResponse;
-use tower::ServiceBuilder;
-use tower::limit::GlobalConcurrencyLimitLayer;
-use tower::load_shed::LoadShedLayer;
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::set_header::SetResponseHeaderLayer;
-use tower_http::timeout::TimeoutLayer;
-use tower_http::trace::TraceLayer;
-use tracing::Span;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
 use tidegate::NewEvent;
-use tidegate_console::is_for_this_machine;
+use tidegate_console::server::{Shares, is_for_this_machine, limited, logged};
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.
@@ -52,10 +42,13 @@ pub const IN_FLIGHT: usize = 64;
 /// Maximum number of requests of one client among them, because a request waits for its body.
 pub const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 4;
 
+/// Maximum number of credentials of one address that are looked up at the same time, of those that were not
+/// good before. Further ones wait: behind a proxy, all callers have its address. It is below the number of
+/// connections of the pool, so that others have some.
+pub const LOOK_UPS_OF_ONE: usize = 4;
+
 /// Time limit to receive a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Wraps these routes in everything that applies to every request.
 pub(super) fn around(routes: Router) -> Router {
@@ -64,49 +57,43 @@ pub(super) fn around(routes: Router) -> Router {
         HeaderValue::from_static("nosniff"),
     );
     // The last layer is the outermost: everything inside it is answered with an id and a log line.
-    let trace = TraceLayer::new_for_http()
-        .make_span_with(span)
-        .on_request(())
-        .on_body_chunk(())
-        .on_eos(())
-        .on_failure(())
-        .on_response(log);
-    let timeout = TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT);
-    routes
+    let routes = routes
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .layer(from_fn(within_header_limits))
-        .layer(timeout)
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(within_header_limits));
+    let routes = limited(routes, REQUEST_TIMEOUT)
         .layer(map_response(in_one_shape))
-        .layer(nosniff)
-        .layer(PropagateRequestIdLayer::new(REQUEST_ID))
-        .layer(trace)
-        .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
-        .layer(map_request(without_odd_id))
+        .layer(nosniff);
+    logged(routes)
 }
 
-/// Refuses requests while [`IN_FLIGHT`] requests are in progress on these routes. It also prevents
-/// caching of their answers, because they are about patients and change.
+/// Refuses requests while [`IN_FLIGHT`] requests are in progress on these routes.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
     routes: OpenApiRouter<S>,
 ) -> OpenApiRouter<S> {
-    let overloaded = |_| async { Problem::unavailable("too many requests at once; try again") };
-    let no_store =
-        SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    routes.layer(
-        ServiceBuilder::new()
-            .layer(no_store)
-            .layer(HandleErrorLayer::new(overloaded))
-            .layer(LoadShedLayer::new())
-            .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
-    )
+    routes.layer(from_fn_with_state(Shares::new(IN_FLIGHT), in_a_place))
 }
 
-/// Reads the whole body, in bounded time.
-///
-/// # Errors
-/// 408 if it takes too long, 413 if it is too large.
-pub(super) async fn received(request: Request) -> Result<Request, Problem> {
+/// Prevents caching of answers, because they are about patients and change.
+pub(super) fn uncached<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+) -> OpenApiRouter<S> {
+    let no_store = HeaderValue::from_static("no-store");
+    routes.layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, no_store))
+}
+
+/// A body takes memory as it arrives, so it is received at a place.
+async fn in_a_place(
+    State(places): State<Shares<()>>,
+    request: Request,
+    next: Next,
+) -> Result<Response<Body>, Problem> {
+    let overloaded = || Problem::unavailable("too many requests at once; try again");
+    let _place = places.take(()).ok_or_else(overloaded)?;
+    Ok(next.run(received(request).await?).await)
+}
+
+/// Reads the whole body, in bounded time: 408 if it takes too long, 413 if it is too large.
+async fn received(request: Request) -> Result<Request, Problem> {
     let (parts, body) = request.into_parts();
     let whole = Request::from_parts(parts.clone(), body);
     let read = Bytes::from_request(whole, &());
@@ -131,46 +118,6 @@ pub(super) async fn for_this_machine(request: Request, next: Next) -> Response<B
                    set it to none if something in front identifies the callers";
     let status = StatusCode::MISDIRECTED_REQUEST;
     Problem::new(status, "misdirected_request", message).into_response()
-}
-
-/// Removes a request id that is not a plain word, and duplicate request ids, because the id is logged.
-async fn without_odd_id(mut request: Request) -> Request {
-    let ids: Vec<&HeaderValue> = request.headers().get_all(REQUEST_ID).iter().collect();
-    let sane = |id: &HeaderValue| {
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
-        (1..=128).contains(&id.len()) && id.as_bytes().iter().all(plain)
-    };
-    if ids.len() > 1 || ids.iter().any(|id| !sane(id)) {
-        request.headers_mut().remove(REQUEST_ID);
-    }
-    request
-}
-
-/// Creates a span with method and route. It omits the path itself, which may contain anything.
-fn span(request: &Request) -> Span {
-    let route = request.extensions().get::<MatchedPath>();
-    let id = request.headers().get(REQUEST_ID);
-    tracing::info_span!(
-        "request",
-        method = %request.method(),
-        route = route.map_or("none", MatchedPath::as_str),
-        request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
-    )
-}
-
-fn log(response: &Response<Body>, latency: Duration, _: &Span) {
-    let elapsed_ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(
-        status = response.status().as_u16(),
-        elapsed_ms,
-        "request answered"
-    );
-}
-
-/// The panic's own message may quote anything, so only the process's panic hook receives it.
-fn panicked(_: Box<dyn Any + Send>) -> Response<Body> {
-    tracing::error!("a request's handler panicked");
-    StatusCode::INTERNAL_SERVER_ERROR.into_response()
 }
 
 async fn within_header_limits(request: Request, next: Next) -> Response<Body> {

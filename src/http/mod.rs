@@ -60,7 +60,9 @@ use tidegate_otel::Telemetry;
 
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
-pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
+pub use limits::{
+    BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, LOOK_UPS_OF_ONE, REQUEST_TIMEOUT,
+};
 pub use metrics::Scrapes;
 pub use problem::Problem;
 pub use verb::serve;
@@ -123,7 +125,7 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
     let metrics = || metrics::route(gate.database.clone());
     match scrapes {
         Scrapes::Off => {}
-        Scrapes::Open => routes = routes.merge(limits::bounded(metrics())),
+        Scrapes::Open => routes = routes.merge(limits::uncached(limits::bounded(metrics()))),
         Scrapes::Known => routes = routes.merge(gate.before(Scope::METRICS, metrics())),
     }
     // Strings and maps always serialize.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -33,12 +33,16 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
+        Self::with(SESSIONS).await
+    }
+
+    async fn with(sessions: usize) -> Self {
         let db = support::database_for::<Shop>().await;
         let mark = if db.url.contains('?') { '&' } else { '?' };
         let url = format!("{}{mark}application_name={NAME}", db.url);
         let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.clone());
         let service = Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap();
-        let settings = Settings::new(Auth::given()).sessions(SESSIONS);
+        let settings = Settings::new(Auth::given()).sessions(sessions);
         Self {
             routes: router(service, settings),
             db,
@@ -142,6 +146,32 @@ async fn two_thousand_readers_hold_a_few_sessions_and_a_drain_goes_on_beside_the
         place.ask(0, "/audit").await.0 == StatusCode::OK
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_whose_pages_wait_leaves_others_their_places() {
+    let asked = 24;
+    let place = Place::with(asked).await;
+    assert_eq!(place.ask(0, "/audit").await.0, StatusCode::OK);
+    let _lock = locked(&place.db).await;
+    let client = place.db.client().await;
+    let count = Arc::new(AtomicUsize::new(0));
+    let mut pages = JoinSet::new();
+    for _ in 0..asked {
+        let (routes, count) = (place.routes.clone(), count.clone());
+        pages.spawn(async move {
+            let answer = answered(routes, 1, "/audit").await;
+            count.fetch_add(1, Ordering::Relaxed);
+            answer
+        });
+    }
+    support::wait_until("each waits for the lock or is answered", async || {
+        sessions(&client).await + count.load(Ordering::Relaxed) == asked
+    })
+    .await;
+    assert_eq!(place.ask(2, "/drains").await.0, StatusCode::OK);
+    let refused = (StatusCode::TOO_MANY_REQUESTS, true);
+    assert!(pages.join_all().await.contains(&refused));
 }
 
 #[tokio::test]

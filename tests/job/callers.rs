@@ -1,6 +1,8 @@
 //! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the
 //! real verbs make.
 
+use std::time::Duration;
+
 use crate::http::{
     Api, drain_with_all_services, form, function, gateway, invoke, letter, link_of, parts, refused,
 };
@@ -381,6 +383,104 @@ async fn a_client_whose_bodies_do_not_come_keeps_no_other_client_out() {
     assert_eq!(gave_up + refused, http::IN_FLIGHT, "{answers:?}");
     let found = get(&api, "/jobs/1", &slow).await.0;
     assert_eq!(found, 404, "it is let in again");
+}
+
+/// Look-ups of unknown keys wait for a lock, which the session of this holds.
+const HELD: &str = "DO $$ BEGIN
+    EXECUTE replace(pg_get_functiondef('callers.api_key_of'::regproc), 'api_key_of', 'known_key');
+    EXECUTE format('CREATE OR REPLACE FUNCTION callers.api_key_of(digest bytea) RETURNS %s
+                        LANGUAGE plpgsql STABLE SECURITY DEFINER AS %L',
+        pg_get_function_result('callers.api_key_of'::regproc),
+        'BEGIN
+             RETURN QUERY SELECT * FROM callers.known_key(digest);
+             IF NOT FOUND THEN
+                 PERFORM pg_advisory_xact_lock_shared(4);
+             END IF;
+         END');
+END $$; SELECT pg_advisory_lock(4)";
+
+/// How many look-ups wait for the lock.
+async fn held_look_ups(api: &Api) -> i64 {
+    let count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    api.client.query_one(count, &[]).await.unwrap().get(0)
+}
+
+/// The interface's clients at an address of this machine.
+fn at(address: [u8; 4]) -> reqwest::Client {
+    let client = reqwest::Client::builder().local_address(Some(address.into()));
+    let client = client.timeout(support::PATIENCE).no_proxy();
+    client.build().unwrap()
+}
+
+/// Guesses a key again and again.
+async fn guess(address: String) {
+    let guessed = format!("tidegate_{}", URL_SAFE_NO_PAD.encode([0; 32]));
+    let request = format!(
+        "GET /jobs/1 HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {guessed}\r\n\r\n"
+    );
+    loop {
+        if let Ok(mut stream) = TcpStream::connect(&address).await {
+            let _ = stream.write_all(request.as_bytes()).await;
+            let _ = stream.read(&mut [0; 4096]).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_made_up_keys_stays_with_its_address_and_holds_up_no_known_key() {
+    let api = with_keys().await;
+    let client = Uuid::new_v4();
+    let [(used, used_id), (new, _), (late, _)] = [
+        key(&api, client, &["jobs"]).await,
+        key(&api, client, &["jobs"]).await,
+        key(&api, client, &["jobs"]).await,
+    ];
+    let [here, elsewhere] = [at([127, 0, 0, 1]), at([127, 0, 0, 2])];
+    let ask = async |from: &reqwest::Client, path: &str, key: &str| {
+        let asked = from.get(format!("{}{path}", api.url)).bearer_auth(key);
+        asked.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(ask(&here, "/jobs/1", &used).await, 404);
+    let holder = api.db.client().await;
+    holder.batch_execute(HELD).await.unwrap();
+
+    // More at once than there are places, again and again.
+    let address = api.url.strip_prefix("http://").unwrap().to_owned();
+    let mut flood = tokio::task::JoinSet::new();
+    for _ in 0..2 * http::IN_FLIGHT {
+        flood.spawn(guess(address.clone()));
+    }
+    support::wait_until("look-ups wait", async || held_look_ups(&api).await > 0).await;
+    let most = i64::try_from(http::LOOK_UPS_OF_ONE).unwrap();
+    for _ in 0..20 {
+        assert!(held_look_ups(&api).await <= most);
+        for (path, wanted) in [
+            ("/healthz", 200),
+            ("/readyz", 200),
+            ("/openapi.json", 200),
+            ("/jobs/1", 404),
+        ] {
+            assert_eq!(ask(&elsewhere, path, &new).await, wanted, "{path}");
+            // As behind a proxy, where a stranger has everybody's address.
+            assert_eq!(ask(&here, path, &used).await, wanted, "{path}");
+        }
+    }
+    let new_here = ask(&here, "/jobs/1", &new).await;
+    assert_eq!(new_here, 404, "from wherever it was good");
+    let id = used_id.to_string();
+    let (done, revoked) = verb(&api, &["api-key", "revoke", &id, "--reason", "it leaked"]).await;
+    assert!(done, "{revoked}");
+    let unlock = "SELECT pg_advisory_unlock(4)";
+    holder.batch_execute(unlock).await.unwrap();
+    let status = ask(&elsewhere, "/jobs/1", &used).await;
+    assert_eq!(status, 401, "what was good is looked up, too");
+    flood.shutdown().await;
+    support::wait_until("a new key has its turn", async || {
+        ask(&here, "/jobs/1", &late).await == 404
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ pub use lambda_http::Error;
 use crate::guard::Published;
 use crate::options::Options;
 use crate::router;
+use crate::server::Peer;
 use crate::who::Given;
 
 /// Serves requests until the function ends. If the settings are invalid, the function still starts. It
@@ -56,6 +57,7 @@ pub fn serve(
             tracing::error!(%error, "the settings are not valid; every request will fail");
             unconfigured
         });
+        let routes = routes.layer(map_request(from_its_peer));
         // The function is frozen after its answer, and its lines with it.
         lambda_http::run(routes.layer(map_response(async |answer: Response| {
             flush(PATIENCE);
@@ -101,6 +103,17 @@ fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
     let given = command.try_get_matches_from(flags);
     let options = given.and_then(|given| Options::from_arg_matches(&given));
     options.map_err(|error| tidegate::Error::Config(error.to_string()))
+}
+
+/// Adds the address that AWS has seen.
+async fn from_its_peer(mut request: Request) -> Request {
+    let address = match request.extensions().get() {
+        Some(RequestContext::ApiGatewayV2(context)) => context.http.source_ip.as_deref(),
+        _ => None,
+    };
+    let peer = Peer(address.and_then(|address| address.parse().ok()));
+    request.extensions_mut().insert(peer);
+    request
 }
 
 /// Adds the caller that AWS has verified, and the host name that AWS has routed here.

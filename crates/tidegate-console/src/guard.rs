@@ -12,12 +12,14 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tracing::Span;
 
 use crate::page;
 use crate::problem::Problem;
+use crate::server::{Shares, host, is_this_machine, without_port};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::who::{Given, Identity, Refusal};
@@ -66,18 +68,27 @@ pub(crate) struct Published(pub String);
 pub(crate) struct Guard {
     pub shared: Arc<Shared>,
     pub pace: Arc<Pace>,
+    /// The requests at work, of all people and of each.
+    pub places: Shares<()>,
+    pub people: Shares<String>,
 }
 
-/// Passes on the requests of known people, with the person's identity.
-pub(crate) async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+/// Passes on the requests of known people, with the person's identity. Strangers take no place.
+pub(crate) async fn admit(
+    State(guard): State<Guard>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    match admitted(&guard, &parts) {
-        Ok(identity) => {
-            parts.extensions.insert(identity);
-            next.run(Request::from_parts(parts, body)).await
-        }
-        Err(problem) => problem.into_response(),
-    }
+    let identity = admitted(&guard, &parts)?;
+    let share = guard.people.take(identity.name.clone());
+    let _share = share.ok_or_else(|| Problem::too_often(1))?;
+    let _place = guard.places.take(()).ok_or_else(|| {
+        let text = "Too many requests at once. Try again.";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too busy", text)
+    })?;
+    parts.extensions.insert(identity);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 fn given(request: &Parts) -> Option<Given> {
@@ -93,7 +104,11 @@ fn admitted(guard: &Guard, parts: &Parts) -> Result<Identity, Problem> {
     }
     let given = given(parts);
     let identified = settings.auth.identify(&parts.headers, given.as_ref());
-    let identity = identified.map_err(|refusal| Problem::refused(&refusal))?;
+    let identity = identified.map_err(|refusal| {
+        guard.shared.refusals.note(&parts.extensions);
+        Problem::refused(&refusal)
+    })?;
+    Span::current().record("person", &*identity.name);
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }
@@ -150,36 +165,6 @@ pub(crate) async fn by_name(
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong host name", text).into_response()
 }
 
-fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
-    let mut named = headers.get_all(HOST).iter();
-    match (named.next(), named.next()) {
-        (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
-        (None, _) => uri
-            .authority()
-            .map(|authority| authority.as_str().to_ascii_lowercase()),
-        _ => None,
-    }
-}
-
-/// Whether a request names this machine as its server, by `localhost` or a loopback address, with any port. A
-/// page of another site cannot send such a request and read the answer, even if its own host name resolves to
-/// this machine (DNS rebinding).
-#[must_use]
-pub fn is_for_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
-    host(headers, uri).is_some_and(|host| is_this_machine(without_port(&host)))
-}
-
-fn is_this_machine(name: &str) -> bool {
-    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
 fn answers_to(settings: &Settings, host: &str) -> bool {
     let name = without_port(host);
     let mut hosts = settings.hosts.iter();
@@ -219,7 +204,7 @@ pub(crate) async fn explain(
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::{HeaderName, HeaderValue, Uri};
 
     use super::*;
     use crate::who::Auth;

@@ -36,8 +36,8 @@
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
 //!   settings, state.
-//! - `shares`: what each client may hold. `serve`: the router on a socket. `verb`, `function`: the command
-//!   line and Lambda.
+//! - [`server`]: what every server over HTTP has in common: connections, places, the log.
+//! - `verb`, `function`: the command line and Lambda.
 //!
 //! Every page and every action works without JavaScript. htmx only renews the part of a page that changes.
 //! Each action checks the person's rights again, whatever the page offered.
@@ -62,10 +62,9 @@ mod page;
 mod problem;
 mod report;
 mod screens;
-mod serve;
+pub mod server;
 mod settings;
 mod shared;
-mod shares;
 mod surround;
 mod verb;
 mod who;
@@ -76,10 +75,8 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
-pub use guard::is_for_this_machine;
-pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
-pub use shares::{Share, Shares};
+pub use surround::serve;
 pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{Extensions, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::form::Params;
@@ -14,6 +14,7 @@ use crate::who::COOKIE;
 
 pub(crate) async fn login(
     State(shared): State<Arc<Shared>>,
+    extensions: Extensions,
     Params(request): Params,
 ) -> Result<Response, Problem> {
     let settings = &shared.settings;
@@ -21,6 +22,7 @@ pub(crate) async fn login(
         .text("token")
         .and_then(|token| settings.auth.open(token));
     let Some(session) = session else {
+        shared.refusals.note(&extensions);
         let text = if settings.auth.has_links() {
             "This link has already been used or is not valid. Restart the console to get a new one."
         } else {

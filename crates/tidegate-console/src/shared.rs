@@ -9,6 +9,7 @@ use tidegate::program::Service;
 use tidegate::prometheus::Exporter;
 
 use crate::checkup::Checkup;
+use crate::server::Refusals;
 use crate::settings::Settings;
 
 /// How long the rights of the database login are cached.
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub exporter: Exporter,
     pub checkup: Checkup,
+    pub refusals: Refusals,
     rights: Mutex<Option<(Instant, Rights)>>,
 }
 
@@ -35,6 +37,7 @@ impl Shared {
         Self {
             exporter: Exporter::new(service.database.clone()),
             checkup: Checkup::default(),
+            refusals: Refusals::default(),
             service,
             settings,
             rights: Mutex::default(),

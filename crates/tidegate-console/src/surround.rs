@@ -1,35 +1,39 @@
 //! The layers around every request: headers, a time limit, limits of size and number, and a page even if a
 //! handler panics.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::error_handling::HandleErrorLayer;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header::CACHE_CONTROL;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::from_fn_with_state;
-use axum::response::IntoResponse;
-use tower::ServiceBuilder;
-use tower::limit::GlobalConcurrencyLimitLayer;
-use tower::load_shed::LoadShedLayer;
-use tower_http::catch_panic::CatchPanicLayer;
+use tokio::net::TcpListener;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tower_http::timeout::TimeoutLayer;
 
 use crate::guard::{Guard, Pace, admit, by_name, explain};
-use crate::problem::Problem;
+use crate::server::{Bounds, Shares, limited, logged, serve_within};
 use crate::shared::Shared;
 
 /// The longest time for a request, including its body.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// The limits of the server.
+const BOUNDS: Bounds = Bounds {
+    connections: 128,
+    head: Duration::from_secs(15),
+    request: REQUEST_TIMEOUT,
+};
 
 /// Largest form, in bytes.
 const FORM_LIMIT: usize = 512 * 1024;
 
-/// The most requests at once. Each can hold a database connection and a page in memory.
+/// The most requests at once, of all people and of each. Each can hold a database connection and a page in
+/// memory.
 const IN_FLIGHT: usize = 24;
+const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 2;
 
 /// The content security policy: everything comes from this server, and no inline code runs.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -37,40 +41,22 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 /// The layers of pages and actions: authentication and limits.
 pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
-    let overloaded = |_| async {
-        let text = "Too many requests at once. Try again.";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too busy", text)
-    };
     let guard = Guard {
         shared: shared.clone(),
         pace: Arc::new(Pace::default()),
+        places: Shares::new(IN_FLIGHT),
+        people: Shares::new(IN_FLIGHT_OF_ONE),
     };
     pages
-        .layer(
-            ServiceBuilder::new()
-                .layer(HandleErrorLayer::new(overloaded))
-                .layer(LoadShedLayer::new())
-                .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
-        )
-        // Before a request takes a place: strangers who guess passwords have none.
         .layer(from_fn_with_state(guard, admit))
         .layer(header(CACHE_CONTROL, "no-store"))
 }
 
 /// The layers of everything: pages, files, signing in.
 pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
-    let panicked = |_| {
-        tracing::error!("a request's handler panicked");
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    };
     let named = HeaderName::from_static;
-    routes
-        .layer(DefaultBodyLimit::max(FORM_LIMIT))
-        .layer(TimeoutLayer::with_status_code(
-            StatusCode::SERVICE_UNAVAILABLE,
-            REQUEST_TIMEOUT,
-        ))
-        .layer(CatchPanicLayer::custom(panicked))
+    let routes = routes.layer(DefaultBodyLimit::max(FORM_LIMIT));
+    let routes = limited(routes, REQUEST_TIMEOUT)
         .layer(from_fn_with_state(shared.clone(), by_name))
         .layer(from_fn_with_state(shared.clone(), explain))
         .layer(header(named("content-security-policy"), POLICY))
@@ -82,7 +68,21 @@ pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
         .layer(header(
             named("permissions-policy"),
             "camera=(), geolocation=(), microphone=()",
-        ))
+        ));
+    logged(routes)
+}
+
+/// Serves the console until `stop` is ready; then waits for the requests under way, for at most as long as
+/// one of them may take.
+///
+/// # Errors
+/// When no connection can be accepted any more.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    serve_within(listener, router, BOUNDS, stop).await
 }
 
 fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {

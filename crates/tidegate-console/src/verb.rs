@@ -13,7 +13,8 @@ use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
 use crate::options::Options;
-use crate::{router, serve};
+use crate::router;
+use crate::surround::serve;
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///

@@ -53,18 +53,21 @@ pub(super) fn is_key(token: &str) -> bool {
     random.is_some_and(|text| text.len() == CHARACTERS && text.is_ascii())
 }
 
+/// What is stored of a key, or of an IAM principal.
+pub(super) type KeyDigest = [u8; 32];
+
 /// Returns the owner of the key (or the IAM principal) and what it permits, or `None` if it is unknown,
 /// expired or revoked.
 ///
 /// # Errors
 /// Database errors.
-pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
+pub(super) async fn find(client: &mut Pooled, digest: &KeyDigest) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
-    document(&transaction, &FIND, &[&digest(key)]).await
+    document(&transaction, &FIND, &[&&digest[..]]).await
 }
 
-fn digest(key: &str) -> Vec<u8> {
-    Sha256::digest(key).to_vec()
+pub(super) fn digest(key: &str) -> KeyDigest {
+    Sha256::digest(key).into()
 }
 
 // The properties of a new key. The comments are the help's text.
@@ -107,7 +110,7 @@ fn uuid(text: &str) -> Result<Uuid, String> {
 pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<Value, Error> {
     let key = new.iam.clone().map_or_else(new_key, Ok)?;
     let params: [&(dyn ToSql + Sync); 8] = [
-        &digest(&key),
+        &&digest(&key)[..],
         new.label.as_ref().unwrap_or(&key),
         &new.client,
         &new.user,

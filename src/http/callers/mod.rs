@@ -10,11 +10,14 @@ mod claims;
 mod keys;
 pub mod verb;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{Extensions, HeaderMap, StatusCode};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use serde::Deserialize;
@@ -25,12 +28,13 @@ use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::limits::IN_FLIGHT_OF_ONE;
+use super::limits::{IN_FLIGHT_OF_ONE, LOOK_UPS_OF_ONE};
 use super::problem::Problem;
-use super::{connection, limits};
+use super::{CONNECTION_WAIT, connection, limits};
 use claims::ClaimNames;
+use keys::KeyDigest;
 use tidegate::{Database, Error, Lookup};
-use tidegate_console::Shares;
+use tidegate_console::server::{Peer, Shares};
 
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
@@ -117,6 +121,9 @@ struct Known {
     scopes: Vec<String>,
 }
 
+/// The most keys of which an interface remembers that they were good.
+const MOST_REMEMBERED: usize = 10_000;
+
 /// Which callers are permitted. Clones share the counts of requests at work.
 #[derive(Clone)]
 pub struct Access {
@@ -128,7 +135,12 @@ pub struct Access {
     claims: Option<Arc<ClaimNames>>,
     /// Whether the IAM identity that has signed the request is looked up.
     iam: bool,
+    /// The requests of each client.
     at_work: Shares<Uuid>,
+    /// The look-ups of credentials by address, but for those that were good before.
+    look_ups: Shares<Option<IpAddr>>,
+    /// The clients of credentials that were good when they were last looked up.
+    good: Arc<Mutex<BTreeMap<KeyDigest, Uuid>>>,
 }
 
 impl Access {
@@ -141,6 +153,8 @@ impl Access {
             claims: None,
             iam: false,
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
+            look_ups: Shares::new(LOOK_UPS_OF_ONE),
+            good: Arc::default(),
         }
     }
 
@@ -186,12 +200,8 @@ impl Access {
     }
 
     /// Returns the caller of a request. Verified claims come first: whoever has them has no other credential.
-    async fn known(
-        &self,
-        database: &Database,
-        headers: &HeaderMap,
-        extensions: &Extensions,
-    ) -> Result<Known, Problem> {
+    async fn known(&self, database: &Database, request: &Parts) -> Result<Known, Problem> {
+        let extensions = &request.extensions;
         if !self.asks() {
             return Ok(Known {
                 scopes: Scope::NAMES.map(ToOwned::to_owned).to_vec(),
@@ -207,8 +217,7 @@ impl Access {
         }
         if self.iam {
             if let Some(principal) = claims::identity(extensions) {
-                let mut client = connection(database).await?;
-                let found = keys::find(&mut client, &principal).await?;
+                let found = self.look_up(database, request, &principal).await?;
                 let why = || format!("{principal} is no caller of this service, or no longer");
                 return found.ok_or_else(|| forbidden(why()));
             }
@@ -216,14 +225,51 @@ impl Access {
                 return Err(unknown("a request that is signed for AWS is required"));
             }
         }
-        let token = bearer(headers)?;
+        let token = bearer(&request.headers)?;
         if self.keys && keys::is_key(token) {
-            let mut client = connection(database).await?;
-            let found = keys::find(&mut client, token).await?;
+            let found = self.look_up(database, request, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
         }
         let why = "this service does not accept this kind of credential";
         Err(not_valid(why))
+    }
+
+    /// Looks up a key or a principal, whether it was good before or not. A stranger's look-ups wait for each
+    /// other, and those of a known client are among its requests at work.
+    async fn look_up(
+        &self,
+        database: &Database,
+        request: &Parts,
+        credential: &str,
+    ) -> Result<Option<Known>, Problem> {
+        let digest = keys::digest(credential);
+        let good_for = self.good().get(&digest).copied();
+        let _turn = if let Some(client) = good_for {
+            let share = self.at_work.take(client);
+            share.ok_or_else(|| Problem::of(StatusCode::TOO_MANY_REQUESTS))?
+        } else {
+            let peer: Peer = request.extensions.get().copied().unwrap_or_default();
+            let turn = self.look_ups.wait(peer.network(), CONNECTION_WAIT).await;
+            let busy = "too many credentials of this address are looked up; try again";
+            turn.ok_or_else(|| Problem::unavailable(busy))?
+        };
+        let mut connection = connection(database).await?;
+        let found = keys::find(&mut connection, &digest).await?;
+        self.remember(digest, found.as_ref().and_then(|known| known.caller.client));
+        Ok(found)
+    }
+
+    fn remember(&self, digest: KeyDigest, client: Option<Uuid>) {
+        let mut good = self.good();
+        match client {
+            Some(_) if good.len() >= MOST_REMEMBERED && !good.contains_key(&digest) => good.clear(),
+            Some(client) => drop(good.insert(digest, client)),
+            None => drop(good.remove(&digest)),
+        }
+    }
+
+    fn good(&self) -> MutexGuard<'_, BTreeMap<KeyDigest, Uuid>> {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -290,7 +336,9 @@ impl Gate {
             }
         }
         let state = (self.clone(), scope);
-        limits::bounded(routes.layer(from_fn_with_state(state, let_in)))
+        // Only known callers take a place.
+        let routes = limits::bounded(routes).layer(from_fn_with_state(state, let_in));
+        limits::uncached(routes)
     }
 }
 
@@ -299,8 +347,8 @@ async fn let_in(
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let known = access.known(&database, request.headers(), request.extensions());
-    let Known { caller, scopes } = known.await?;
+    let (mut parts, body) = request.into_parts();
+    let Known { caller, scopes } = access.known(&database, &parts).await?;
     if !scopes.iter().any(|one| one == scope) {
         let problem = forbidden(format!("the credential does not have the scope {scope}"));
         let challenge = format!("error=\"insufficient_scope\", scope=\"{scope}\"");
@@ -311,9 +359,8 @@ async fn let_in(
     if matches!(share, Some(None)) {
         return Err(Problem::of(StatusCode::TOO_MANY_REQUESTS));
     }
-    let mut request = limits::received(request).await?;
-    request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    parts.extensions.insert(caller);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 /// Returns the only credential of a request.

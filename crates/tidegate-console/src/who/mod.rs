@@ -6,7 +6,6 @@ mod proxy;
 mod token;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
@@ -24,20 +23,6 @@ pub struct Identity {
     pub name: String,
     /// Whether the person may act, if the console allows it.
     pub may_act: bool,
-}
-
-/// The address of the client, if known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Peer(pub Option<IpAddr>);
-
-impl Peer {
-    /// The address for counting what one client does. In IPv6, one client usually has a network of 64 bits.
-    pub(crate) fn network(self) -> Option<IpAddr> {
-        self.0.map(|address| match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-            address @ IpAddr::V4(_) => address,
-        })
-    }
 }
 
 /// Why a request is not authenticated.
@@ -215,20 +200,6 @@ mod tests {
         assert!(!these.allows(&identity("bob", true)));
         assert!(!Acting::default().allows(&identity("ada", true)));
         assert!(!Acting::Everybody.allows(&identity("ada", false)));
-    }
-
-    #[test]
-    fn what_one_client_does_is_counted_by_its_address_or_its_ipv6_network() {
-        for (one, other, same) in [
-            ("192.0.2.1", "192.0.2.1", true),
-            ("192.0.2.1", "192.0.2.2", false),
-            ("::ffff:192.0.2.1", "192.0.2.1", true),
-            ("2001:db8::1", "2001:db8::2:3:4:5", true),
-            ("2001:db8::1", "2001:db8:0:1::1", false),
-        ] {
-            let network = |text: &str| Peer(text.parse().ok()).network();
-            assert_eq!(network(one) == network(other), same, "{one} {other}");
-        }
     }
 
     #[test]

@@ -24,9 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use crate::shares::Shares;
-use crate::surround::REQUEST_TIMEOUT;
-use crate::who::Peer;
+use super::{Peer, Shares};
 
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,33 +38,14 @@ pub struct Bounds {
     pub request: Duration,
 }
 
-/// The limits of the console.
-const BOUNDS: Bounds = Bounds {
-    connections: 128,
-    head: Duration::from_secs(15),
-    request: REQUEST_TIMEOUT,
-};
-
 /// The longest life of a connection.
 const LIFETIME: Duration = Duration::from_mins(5);
 
 /// The pause after a failed accept, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready; then waits for the requests under way, for at most as long as one of them
-/// may take.
-///
-/// # Errors
-/// When no connection can be accepted any more.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    serve_within(listener, router, BOUNDS, stop).await
-}
-
-/// Like [`serve`], with other limits and for any router.
+/// Serves any router until `stop` is ready; then waits for the requests under way, for at most as long as one
+/// of them may take. Each request has its [`Peer`] among its extensions.
 ///
 /// # Errors
 /// When no connection can be accepted any more.
@@ -97,6 +76,10 @@ pub async fn serve_within(
             response
         };
         let service = ServiceExt::<Request<Incoming>>::map_response(router.clone(), marked);
+        let service = service.map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            request
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(bounds.head)

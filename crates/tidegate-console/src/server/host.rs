@@ -1,0 +1,34 @@
+//! The name by which a request calls the server.
+
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, Uri};
+
+pub(crate) fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let mut named = headers.get_all(HOST).iter();
+    match (named.next(), named.next()) {
+        (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
+        (None, _) => uri
+            .authority()
+            .map(|authority| authority.as_str().to_ascii_lowercase()),
+        _ => None,
+    }
+}
+
+/// Whether a request names this machine as its server, by `localhost` or a loopback address, with any port. A
+/// page of another site cannot send such a request and read the answer, even if its own host name resolves to
+/// this machine (DNS rebinding).
+#[must_use]
+pub fn is_for_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
+    host(headers, uri).is_some_and(|host| is_this_machine(without_port(&host)))
+}
+
+pub(crate) fn is_this_machine(name: &str) -> bool {
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+}
+
+pub(crate) fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
