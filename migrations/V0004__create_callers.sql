@@ -40,9 +40,9 @@ CREATE UNIQUE INDEX api_key_digest ON callers.api_key (digest) WHERE revoked_at 
 
 -- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so
 -- that the HTTP server can ask for one key and see no other.
-CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, user_id uuid, scopes text[])
+CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (id bigint, client_id uuid, user_id uuid, scopes text[])
     LANGUAGE sql STABLE SECURITY DEFINER AS $$
-    SELECT k.client_id, k.user_id, k.scopes
+    SELECT k.id, k.client_id, k.user_id, k.scopes
       FROM callers.api_key AS k
      WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
 $$;
