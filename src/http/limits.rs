@@ -43,8 +43,8 @@ pub const IN_FLIGHT: usize = 64;
 pub const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 4;
 
 /// Maximum number of credentials of one address that are looked up at the same time, of those that were not
-/// good before. Further ones wait: behind a proxy, all callers have its address. It is below the number of
-/// connections of the pool, so that others have some.
+/// good before. Further ones wait: behind a proxy, all callers have its address. It is half of the pool's
+/// connections by default, so that others have some.
 pub const LOOK_UPS_OF_ONE: usize = 4;
 
 /// Time limit to receive a body.

@@ -83,6 +83,11 @@ impl Problem {
         Self::because(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// Whether the credential was refused, or the lack of one.
+    pub(super) fn is_about_the_credential(&self) -> bool {
+        [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&self.status)
+    }
+
     /// Creates the refusal for a plain status.
     pub(super) fn of(status: StatusCode) -> Self {
         let (kind, message) = usual(status);

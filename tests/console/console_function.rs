@@ -204,6 +204,52 @@ async fn a_request_without_an_identity_or_for_another_name_is_refused() {
 }
 
 #[tokio::test]
+async fn who_asked_is_in_the_log_and_from_where_somebody_was_refused() {
+    let db = support::database().await;
+    let console = Console::on(&db, GRACE).await;
+    let asked = console.page("/events/7", BOB).await;
+    assert_eq!(asked.status, 404, "{}", asked.text);
+    for _ in 0..10 {
+        let mut unsigned = event("GET", "/", None, "");
+        unsigned["headers"]["x-forwarded-user"] = GRACE.into();
+        assert_eq!(console.asked(unsigned).await.status, 401);
+    }
+    let log = std::fs::read_to_string(console.log.path()).unwrap();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |message: &str| {
+        lines
+            .iter()
+            .filter(|line| line["message"] == message)
+            .collect::<Vec<_>>()
+    };
+    let answered = of("request answered");
+    assert_eq!(answered.len(), 11, "{log}");
+    let (person, route) = (
+        &answered[0]["span"]["person"],
+        &answered[0]["span"]["route"],
+    );
+    assert!(
+        person == BOB && route == "/events/{id}" && answered[0]["status"] == 404,
+        "{log}"
+    );
+    assert!(
+        answered[1]["span"]["person"].is_null() && answered[1]["status"] == 401,
+        "{log}"
+    );
+    let refused = of("a credential was refused");
+    // One a minute.
+    assert!((1..10).contains(&refused.len()), "{log}");
+    assert!(
+        refused[0]["address"] == "192.0.2.1" && refused[0]["level"] == "WARN",
+        "{log}"
+    );
+    assert!(!log.contains(GRACE), "nobody has verified it: {log}");
+}
+
+#[tokio::test]
 async fn its_login_is_in_a_secret_of_its_own() {
     let db = support::database().await;
     let login: tokio_postgres::Config = operator_of(&db).await.parse().unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::http::{
     Api, drain_with_all_services, form, function, gateway, invoke, letter, link_of, parts, refused,
+    server, stopped,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -481,6 +482,62 @@ async fn a_flood_of_made_up_keys_stays_with_its_address_and_holds_up_no_known_ke
         ask(&here, "/jobs/1", &late).await == 404
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_called_is_in_the_log_and_from_where_a_credential_was_refused() {
+    let api = with_keys().await;
+    let [client, user] = [(); 2].map(|()| Uuid::new_v4().to_string());
+    let arguments = ["api-key", "create", "--label", "l", "--client", &client];
+    let more = ["--user", &user, "--scope", "jobs", "--reason", "a test"];
+    let (_, made) = verb(&api, &[&arguments[..], &more].concat()).await;
+    let (key, id) = (made["key"].as_str().unwrap(), &made["id"]);
+    let keys = [("TIDEGATE_HTTP_AUTH", "keys")];
+    let (server, url) = server(&api.db, &keys).await;
+    let ask = async |from: u8, path: &str, key: &str| {
+        let asked = at([127, 0, 0, from]).get(format!("{url}{path}"));
+        asked
+            .bearer_auth(key)
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    assert_eq!(ask(1, "/jobs/1", key).await, 404);
+    assert_eq!(ask(1, "/forms/1", key).await, 403);
+    for _ in 0..10 {
+        assert_eq!(ask(2, "/jobs/1", "canary").await, 401);
+    }
+    let guessed = format!("tidegate_{}", "A".repeat(43));
+    assert_eq!(ask(3, "/jobs/1", &guessed).await, 401);
+    let log = stopped(server).await;
+    let lines = |words: &[&str]| {
+        let all = log.lines();
+        all.filter(|line| words.iter().all(|word| line.contains(word)))
+            .count()
+    };
+    let who = format!("client_id={client} user_id={user} key_id={id}");
+    for (route, status) in [
+        ("route=\"/jobs/{id}\"", "status=404"),
+        ("route=\"/forms/{id}\"", "status=403"),
+    ] {
+        assert_eq!(
+            lines(&["request answered", route, &who, status]),
+            1,
+            "{log}"
+        );
+    }
+    let refused = "a credential was refused";
+    // One a minute.
+    assert!((1..10).contains(&lines(&[refused, "127.0.0.2"])), "{log}");
+    assert!(
+        lines(&[refused, "127.0.0.3"]) == 1 && lines(&[refused, "127.0.0.1\""]) == 0,
+        "{log}"
+    );
+    for secret in [key, "canary", &guessed] {
+        assert_eq!(lines(&[secret]), 0, "{log}");
+    }
 }
 
 #[tokio::test]

@@ -1276,13 +1276,13 @@ async fn a_form_that_has_ended_is_submitted_again_by_its_own_client_alone() {
     assert_eq!(submit().await.1["data"]["repeated"], false);
 }
 
-#[tokio::test]
-async fn serve_prints_its_address_logs_no_payload_and_stops_on_a_signal() {
-    let db = support::database().await;
+/// The real server over this database, which logs at `info`; and its URL.
+pub async fn server(db: &TestDb, settings: &[(&str, &str)]) -> (Child, String) {
     let mut server = support::command("tidegate")
         .args(["serve", "--listen", "127.0.0.1:0"])
         .env("DATABASE_URL", &db.url)
         .env("TIDEGATE_LOG", "info")
+        .envs(settings.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -1290,6 +1290,23 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_on_a_signal() {
     let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
     let line = output.next_line().await.unwrap().unwrap();
     let url = line.strip_prefix("listening on ").unwrap();
+    (server, url.to_owned())
+}
+
+/// What the server has logged when it is stopped.
+pub async fn stopped(server: Child) -> String {
+    support::terminate(&server);
+    let ended = support::ended("the server", server.wait_with_output()).await;
+    let ended = ended.unwrap();
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{log}");
+    log
+}
+
+#[tokio::test]
+async fn serve_prints_its_address_logs_no_payload_and_stops_on_a_signal() {
+    let db = support::database().await;
+    let (server, url) = server(&db, &[]).await;
     let path = format!("{url}/jobs/service_request_resend_job");
     let body = json!({"request_id": "canary-1", "patient_id": uuid(), "user_id": uuid(),
         "client_id": uuid(), "service_request_id": "canary-2"});
@@ -1298,11 +1315,7 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_on_a_signal() {
         .header("x-request-id", "trace-me")
         .json(&body);
     assert_eq!(request.send().await.unwrap().status(), 422);
-    support::terminate(&server);
-    let ended = tokio::time::timeout(support::PATIENCE, server.wait_with_output()).await;
-    let ended = ended.expect("it ends").unwrap();
-    let log = String::from_utf8(ended.stderr).unwrap();
-    assert!(ended.status.success(), "{log}");
+    let log = stopped(server).await;
     assert!(log.contains("trace-me") && log.contains("422"), "{log}");
     let patient = body["patient_id"].as_str().unwrap();
     assert!(!log.contains("canary") && !log.contains(patient), "{log}");

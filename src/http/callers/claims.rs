@@ -118,7 +118,11 @@ impl ClaimNames {
             _ => Vec::<&str>::new(),
         };
         let scopes = scopes.into_iter().map(ToOwned::to_owned).collect();
-        Some(Known { caller, scopes })
+        Some(Known {
+            id: None,
+            caller,
+            scopes,
+        })
     }
 }
 

@@ -22,6 +22,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
+use tracing::Span;
+use tracing::field::display;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{OpenApi, RefOr};
@@ -34,7 +36,7 @@ use super::{CONNECTION_WAIT, connection, limits};
 use claims::ClaimNames;
 use keys::KeyDigest;
 use tidegate::{Database, Error, Lookup};
-use tidegate_console::server::{Peer, Shares};
+use tidegate_console::server::{Peer, Refusals, Shares};
 
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
@@ -116,9 +118,25 @@ impl Caller {
 /// A caller and the permissions of its credential. Unknown ones permit nothing here.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Known {
+    /// The row of the key or the principal, if it is one.
+    id: Option<i64>,
     #[serde(flatten)]
     caller: Caller,
     scopes: Vec<String>,
+}
+
+impl Known {
+    /// Puts the ids of the caller into the request's line of the log.
+    fn record(&self) {
+        let span = Span::current();
+        for (name, id) in [
+            ("client_id", self.caller.client),
+            ("user_id", self.caller.user),
+        ] {
+            span.record(name, id.map(display));
+        }
+        span.record("key_id", self.id);
+    }
 }
 
 /// The most keys of which an interface remembers that they were good.
@@ -141,6 +159,7 @@ pub struct Access {
     look_ups: Shares<Option<IpAddr>>,
     /// The clients of credentials that were good when they were last looked up.
     good: Arc<Mutex<BTreeMap<KeyDigest, Uuid>>>,
+    refusals: Refusals,
 }
 
 impl Access {
@@ -155,6 +174,7 @@ impl Access {
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
             look_ups: Shares::new(LOOK_UPS_OF_ONE),
             good: Arc::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -348,7 +368,14 @@ async fn let_in(
     next: Next,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    let Known { caller, scopes } = access.known(&database, &parts).await?;
+    let known = access.known(&database, &parts).await;
+    let known = known.inspect_err(|problem| {
+        if problem.is_about_the_credential() {
+            access.refusals.note(&parts.extensions);
+        }
+    })?;
+    known.record();
+    let Known { caller, scopes, .. } = known;
     if !scopes.iter().any(|one| one == scope) {
         let problem = forbidden(format!("the credential does not have the scope {scope}"));
         let challenge = format!("error=\"insufficient_scope\", scope=\"{scope}\"");
