@@ -2,7 +2,7 @@
 """A stage of `make test-all`: checks what `template.yaml` and `deploy/*.yaml` would deploy, without an account and without a network.
 
 SAM and cfn-lint validate the templates. They are transformed as on AWS, evaluated like CloudFormation with the sets of parameters in
-tests/template.toml, and compared with rules: names, rights, settings, schedules, queues, metrics. A second deployment is tried on paper:
+tests/template.toml, and compared with rules: names, rights, access, settings, schedules, queues, metrics. A second deployment is tried on paper:
 what changes with one parameter, and which parameters SAM would send. So is a second stack for another schema of the same database. Each alarm is evaluated like CloudWatch on recorded metrics, which
 must raise it or leave it quiet. The code that migrates during a deployment is executed with stand-ins for AWS. Each rule must notice the
 templates that tests/template.toml breaks on purpose. The Terraform module is parsed, and must deploy what the base template does.
@@ -91,7 +91,7 @@ def everything(name, plain):
     try:
         for what, given in {"the defaults": {}, **DATA["settings"].get(name, {})}.items():
             stack = Stack(plain, {**needed, **given})
-            wrong += [f"with {what}: {fault}" for rule in (names, rights, settings, schedules, queues, metrics) for fault in rule(stack)]
+            wrong += [f"with {what}: {fault}" for rule in (names, rights, access, settings, schedules, queues, metrics) for fault in rule(stack)]
             wrong += [f"with {what}: {fault}" for fault in alarms(stack)]
         return wrong + (second(plain, needed) + neighbours(plain, needed) if name == BASE.name else [])
     except Refused as refused:
@@ -218,6 +218,12 @@ def queues(stack):
     for name, made in stack.of_type("AWS::Lambda::EventSourceMapping").items():
         found += [f"{name}: must report which messages failed"] if made.get("FunctionResponseTypes") != ["ReportBatchItemFailures"] else []
     return found
+
+
+def access(stack):
+    """Who was refused before a function saw the request is logged, without the path."""
+    logs = {name: made.get("AccessLogSettings", {}).get("Format", "") for name, made in stack.of_type("AWS::ApiGatewayV2::Stage").items()}
+    return [f"{name}: must log who calls, and not the path" for name, line in logs.items() if "sourceIp" not in line or "path" in line]
 
 
 def metrics(stack):
