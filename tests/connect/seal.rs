@@ -1,6 +1,9 @@
 //! Payloads under a seal: the database never holds what they say, and whoever has no key neither publishes
 //! nor handles one.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 use tempfile::NamedTempFile;
 use test_support::cli::{Cli, Ran};
@@ -295,6 +298,25 @@ async fn what_handlers_publish_is_sealed_as_well() {
     let found = number(&client, events).await;
     assert_eq!(found, 3, "form_submitted, form_archived, case_opened");
     assert_eq!(told(&client).await, 0);
+}
+
+#[tokio::test]
+async fn a_file_of_keys_that_others_can_read_is_refused() {
+    let db = support::database().await;
+    let file = keys(&[("2031", NEW)]);
+    let path = file.path().to_str().unwrap();
+    let chmod = format!(
+        "{path}: others must not be able to read it, and its mode is 644: chmod 600 {path}"
+    );
+    for (mode, refused) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let ran = with_keys(&db, &file).run(&["status"]).await;
+        if refused {
+            ran.failed(2, &["TIDEGATE_PAYLOAD_KEYS_FILE", &chmod]);
+        } else {
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use tidegate::Error;
+use tidegate::config::read_secret_file;
 
 use crate::settings::Settings;
 use crate::who::{Acting, Auth};
@@ -127,7 +128,9 @@ impl Options {
                 let without = "proxy-header: without a secret anybody could write the header";
                 let secret = self.proxy_secret_file.as_ref();
                 let file = given("proxy-secret-file", secret, without)?;
-                Auth::proxy_header(header, &read("proxy-secret-file", file)?)
+                let secret = read_secret_file(file);
+                let secret = secret.map_err(|why| config("proxy-secret-file", why))?;
+                Auth::proxy_header(header, &secret)
             }
             "iam" => Ok(Auth::iam()),
             other => {
@@ -163,10 +166,6 @@ fn listed(list: &[String]) -> impl Iterator<Item = &str> {
 fn given<'a>(option: &str, value: Option<&'a String>, with: &str) -> Result<&'a str, Error> {
     let missing = || config(option, format!("must be given with --auth {with}"));
     value.map(String::as_str).ok_or_else(missing)
-}
-
-fn read(option: &str, path: &str) -> Result<String, Error> {
-    std::fs::read_to_string(path).map_err(|error| config(option, format!("{path}: {error}")))
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! limits and description. The environment's parser, the defaults, the check of ranges and the tables of
 //! `docs/reference/settings.md` come from this declaration.
 
+use std::fs::File;
+use std::io::Read;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -73,6 +75,36 @@ pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>> {
             "{variable}: must be a file that can be read: {path}: {error}"
         ))
     })
+}
+
+/// Reads a file that holds a secret, which nobody else may be able to read, by the rule of libpq: mode 600,
+/// or 640 if root owns it, as systemd and Kubernetes mount it.
+///
+/// # Errors
+/// A sentence with the path and what is required.
+pub fn read_secret_file(path: &str) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{path}: {error}");
+    let mut file = File::open(path).map_err(failed)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let told = file.metadata().map_err(failed)?;
+        if !is_private(told.mode(), told.uid()) {
+            let mode = told.mode() & 0o777;
+            return Err(format!(
+                "{path}: others must not be able to read it, and its mode is {mode:o}: chmod 600 {path}, or 640 if root owns it"
+            ));
+        }
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn is_private(mode: u32, owner: u32) -> bool {
+    let others = if owner == 0 { 0o037 } else { 0o077 };
+    mode & others == 0
 }
 
 /// The longest duration. Clocks and the database overflow long before a number of seconds does.
@@ -330,6 +362,22 @@ mod tests {
             set(name).or_else(|| found.map(|(_, value)| value.to_owned()))
         };
         check_settings(&read)
+    }
+
+    #[test]
+    fn a_secret_is_its_owners_alone_or_of_root_and_a_group() {
+        for (mode, owner, private) in [
+            (0o100_600, 1000, true),
+            (0o100_400, 1000, true),
+            (0o100_640, 1000, false),
+            (0o100_604, 1000, false),
+            (0o100_640, 0, true),
+            (0o100_440, 0, true),
+            (0o100_660, 0, false),
+            (0o100_644, 0, false),
+        ] {
+            assert_eq!(is_private(mode, owner), private, "{mode:o} {owner}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::OnceCell;
 
-use crate::config::{Lookup, read_file};
+use crate::config::{Lookup, read_secret_file};
 use crate::connect::{SecretReader, secret_reader};
 use crate::error::{Error, Result};
 pub use crate::sealing::Unopened;
@@ -219,9 +219,8 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<()> {
             "{FILE}: must not be set with {SECRET}"
         ))),
         (Some(path), None) => {
-            let text = read_file(FILE, &path)?;
-            let text = String::from_utf8(text)
-                .map_err(|_| Error::Config(format!("{FILE}: must be text")))?;
+            let refused = |why| Error::Config(format!("{FILE}: {why}"));
+            let text = read_secret_file(&path).map_err(refused)?;
             let keys = Keys {
                 read: None,
                 keys: OnceCell::new_with(Some(of(FILE, &text)?)),
