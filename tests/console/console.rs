@@ -130,6 +130,7 @@ impl Site {
         let cookie = answer.headers()[SET_COOKIE].to_str().unwrap();
         contains(cookie, "HttpOnly");
         contains(cookie, "SameSite=Strict");
+        contains(cookie, "Max-Age=43200");
         cookie.split(';').next().unwrap().to_owned()
     }
 

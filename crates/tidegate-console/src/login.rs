@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use crate::form::Params;
 use crate::problem::Problem;
 use crate::shared::Shared;
-use crate::who::COOKIE;
+use crate::who::{COOKIE, SESSION_S};
 
 pub(crate) async fn login(
     State(shared): State<Arc<Shared>>,
@@ -30,7 +30,7 @@ pub(crate) async fn login(
         };
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "Sign in", text));
     };
-    let cookie = settings.cookie(COOKIE, &session, None);
+    let cookie = settings.cookie(COOKIE, &session, Some(SESSION_S));
     let no_store = HeaderValue::from_static("no-store");
     let headers = cookie.map(|cookie| [(SET_COOKIE, cookie), (CACHE_CONTROL, no_store)]);
     let headers = headers.ok_or_else(Problem::not_found)?;

@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tidegate::Error;
 
-pub(crate) use token::{COOKIE, cookie};
+pub(crate) use token::{COOKIE, SESSION_S, cookie};
 
 use proxy::Proxy;
 use token::Tokens;

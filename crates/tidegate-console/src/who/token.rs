@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use axum::http::header::COOKIE as COOKIE_HEADER;
@@ -10,6 +11,9 @@ use super::{Identity, Refusal, named, random, same};
 
 /// The cookie of a session.
 pub(crate) const COOKIE: &str = "tidegate_console";
+
+/// How long a session lasts, in seconds.
+pub(crate) const SESSION_S: u32 = 12 * 60 * 60;
 
 /// The most sessions. A new one replaces the oldest.
 const MOST_SESSIONS: usize = 32;
@@ -25,7 +29,7 @@ pub(super) struct Tokens {
 #[derive(Default)]
 struct Known {
     unused: BTreeSet<String>,
-    sessions: Vec<String>,
+    sessions: Vec<(String, Instant)>,
 }
 
 impl Tokens {
@@ -60,11 +64,16 @@ impl Tokens {
         if known.sessions.len() == MOST_SESSIONS {
             known.sessions.remove(0);
         }
-        known.sessions.push(session.clone());
+        known.sessions.push((session.clone(), Instant::now()));
         Some(session)
     }
 
     pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
+        self.identify_at(headers, Instant::now())
+    }
+
+    fn identify_at(&self, headers: &HeaderMap, now: Instant) -> Result<Identity, Refusal> {
+        let lasts = Duration::from_secs(SESSION_S.into());
         let Some(session) = cookie(headers, COOKIE) else {
             return Err(Refusal::Unknown(
                 "open the link that the console printed when it started",
@@ -72,7 +81,9 @@ impl Tokens {
         };
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sessions = known.sessions.iter();
-        if sessions.any(|known| same(known.as_bytes(), session.as_bytes())) {
+        if sessions.any(|(known, since)| {
+            now.duration_since(*since) < lasts && same(known.as_bytes(), session.as_bytes())
+        }) {
             named(&self.operator)
         } else {
             Err(Refusal::Unknown(
@@ -112,6 +123,8 @@ mod tests {
         let both = format!("other=1; {COOKIE}={session}");
         headers.insert(COOKIE_HEADER, HeaderValue::from_str(&both).unwrap());
         assert_eq!(tokens.identify(&headers).unwrap().name, "ada");
+        let later = Instant::now() + Duration::from_secs(SESSION_S.into());
+        assert!(tokens.identify_at(&headers, later).is_err());
         headers.insert(COOKIE_HEADER, HeaderValue::from_static("tidegate_console="));
         assert!(tokens.identify(&headers).is_err());
     }
