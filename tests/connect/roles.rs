@@ -420,6 +420,31 @@ const SHADOWS: &str = "
     SET search_path = pg_temp, tidegate, pg_catalog";
 
 #[tokio::test]
+async fn who_only_publishes_makes_the_intake_pass_over_no_message() {
+    let world = World::new().await;
+    let receive = "SELECT tidegate.receive('arn:aws:kafka:eu-central-1:1:cluster/c/issuings', '0-7')";
+    for role in [Publish, Pull, Operate, Read, Jobs, Nobody] {
+        let error = world.logins[&role].query_one(receive, &[]).await;
+        let code = error.as_ref().err().and_then(tokio_postgres::Error::code);
+        let refused = Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+        assert_eq!(code, refused, "{role:?}");
+    }
+    // The real one is new, and is known again whichever login the intake has by then.
+    for (role, new) in [(Intake, true), (Intake, false), (Drain, false)] {
+        let row = world.logins[&role].query_one(receive, &[]).await.unwrap();
+        assert_eq!(row.get::<_, bool>(0), new, "{role:?}");
+    }
+    let granted = format!(
+        "GRANT EXECUTE ON FUNCTION tidegate.receive TO {}",
+        world.login(Publish)
+    );
+    world.owner.batch_execute(&granted).await.unwrap();
+    world.migrate(with_roles).await;
+    let row = world.logins[&Publish].query_one(receive, &[]).await;
+    assert!(!row.unwrap().get::<_, bool>(0));
+}
+
+#[tokio::test]
 async fn objects_that_shadow_the_real_ones_change_nothing() {
     let world = World::new().await;
     let publisher = &world.logins[&Publish];

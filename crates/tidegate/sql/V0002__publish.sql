@@ -65,6 +65,10 @@ COMMENT ON FUNCTION tidegate.refusal IS
 
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
 -- row.
+--
+-- Not for publishers: all callers share the names, and whoever records a message first makes the others pass
+-- over it. Names for each login would be no cure, because a program whose login changes, as with a rotated
+-- secret, would take in its messages again.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -80,7 +84,8 @@ END $$;
 COMMENT ON FUNCTION tidegate.receive IS
     'Records a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, '
     '1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within '
-    'the last 15 days. Waits for another transaction that records the same message.';
+    'the last 15 days. Waits for another transaction that records the same message. All logins that may call it share the '
+    'names of messages, so publishers may not.';
 
 -- The error text for a kind that is not registered.
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
@@ -616,5 +621,5 @@ COMMENT ON FUNCTION tidegate.publish_many IS
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-    tidegate.receive, tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay TO tidegate_drain;
+    tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay, tidegate.receive TO tidegate_drain;

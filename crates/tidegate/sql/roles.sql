@@ -9,7 +9,7 @@
 -- | role             | may                                                                         |
 -- |------------------|-----------------------------------------------------------------------------|
 -- | tidegate_publish | publish, by the functions or by a plain INSERT of an ungrouped event        |
--- | tidegate_drain   | lease, finalize, retry, publish follow-ups; the handlers' tables            |
+-- | tidegate_drain   | lease, finalize, retry, publish follow-ups, take in messages; handlers' tables |
 -- | tidegate_pull    | handle events by SQL: poll, finalize, retry, extend, settle                |
 -- | tidegate_operate | replay, requeue, cancel, pause, retention, cleanup …; reads everything      |
 -- | tidegate_read    | figures, states and the text of errors; no payload, result or progress      |
