@@ -1,6 +1,7 @@
 //! Several queues in one database, each in a schema of its own.
 
 use serde_json::Value;
+use test_support::as_user;
 use test_support::cli::Cli;
 use test_support::probe::{Probe, ProbeApp, act, number};
 use test_support::services::Services;
@@ -100,6 +101,75 @@ async fn the_rights_of_one_queue_give_nothing_in_the_other() {
     let theirs = "SELECT globex.publish('act', '{\"name\": \"a\"}')";
     let refused = client.on_queue().batch_execute(theirs).await.unwrap_err();
     assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+}
+
+/// Makes an owner who is no superuser, as managed Postgres has them.
+async fn owned() -> (TestDb, Database) {
+    let db = support::empty_database().await;
+    let (name, owner) = (db.name(), format!("owner_of_{}", db.name()));
+    let sql = format!(
+        "DROP ROLE IF EXISTS {owner}; CREATE ROLE {owner} LOGIN CREATEROLE; GRANT CREATE ON DATABASE {name} TO {owner}"
+    );
+    execute(&db.client().await, &sql).await;
+    let queue = Database::new(&as_user(&db.url, &owner), 2).unwrap();
+    (db, queue)
+}
+
+/// Migrates a queue of the probe's in this schema, with its roles.
+async fn with_roles(queue: &Database, schema: &str) -> Result<(), String> {
+    let schema = Schema::named(schema).unwrap();
+    let queue = queue.clone().with_schema(schema).unwrap();
+    let migrated = Migrate::new(&queue, Probe::KINDS).with_roles().run().await;
+    migrated.map(drop).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn a_role_that_no_migration_has_made_gets_no_rights() {
+    let (db, queue) = owned().await;
+    let (client, schema) = (db.client().await, db.name());
+    let operator = format!("{schema}_operate");
+    execute(&client, &format!("CREATE ROLE {operator} LOGIN")).await;
+    let refused = with_roles(&queue, schema).await.unwrap_err();
+    let says = format!(
+        "role {operator}: must be a role that `tidegate migrate` has made; use another TIDEGATE_SCHEMA"
+    );
+    support::contains(&refused, &says);
+    let may =
+        format!("SELECT has_schema_privilege('{operator}', '{schema}', 'USAGE')::int::bigint");
+    assert_eq!(number(&client, &may).await, 0);
+    // An administrator may say that it is meant.
+    let (_, mark) = refused.split_once("administrator says ").unwrap();
+    execute(&client, mark.strip_suffix(" (55000)").unwrap()).await;
+    with_roles(&queue, schema).await.unwrap();
+    assert_eq!(number(&client, &may).await, 1);
+}
+
+#[tokio::test]
+async fn two_databases_make_the_roles_of_their_queues_at_once() {
+    let ((db, one), (_other, other)) = (owned().await, owned().await);
+    let both = tokio::join!(with_roles(&one, db.name()), with_roles(&other, db.name()));
+    assert_eq!(both, (Ok(()), Ok(())));
+}
+
+#[tokio::test]
+async fn roles_that_another_database_of_the_server_uses_are_named() {
+    let ((here, queue), (there, other)) = (owned().await, owned().await);
+    let schema = here.name();
+    let cli = Cli::on(&here).with("TIDEGATE_SCHEMA", schema);
+    with_roles(&queue, schema).await.unwrap();
+    let found = checked(&cli, "roles").await;
+    assert_eq!(found["state"], "ok", "{found}");
+    with_roles(&other, schema).await.unwrap();
+    let found = checked(&cli, "roles").await;
+    assert_eq!(found["state"], "warning", "{found}");
+    for named in [there.name(), &format!("{schema}_operate")] {
+        support::contains(found["finding"].as_str().unwrap(), named);
+    }
+    // Those of the other database can no longer come here.
+    let remedy = found["remedy"].as_str().unwrap().lines().last();
+    execute(&here.client().await, remedy.unwrap()).await;
+    let found = checked(&cli, "roles").await;
+    assert_eq!(found["state"], "ok", "{found}");
 }
 
 /// Returns what the doctor says of one thing.

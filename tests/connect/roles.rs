@@ -422,7 +422,8 @@ const SHADOWS: &str = "
 #[tokio::test]
 async fn who_only_publishes_makes_the_intake_pass_over_no_message() {
     let world = World::new().await;
-    let receive = "SELECT tidegate.receive('arn:aws:kafka:eu-central-1:1:cluster/c/issuings', '0-7')";
+    let receive =
+        "SELECT tidegate.receive('arn:aws:kafka:eu-central-1:1:cluster/c/issuings', '0-7')";
     for role in [Publish, Pull, Operate, Read, Jobs, Nobody] {
         let error = world.logins[&role].query_one(receive, &[]).await;
         let code = error.as_ref().err().and_then(tokio_postgres::Error::code);

@@ -21,15 +21,26 @@ BEGIN
     END LOOP;
 END $$;
 
--- Creates a role that is missing. Roles belong to the whole server: another database may be faster.
+-- Creates a role that is missing, and marks it. Roles belong to the whole server: another database may be
+-- faster, and has then marked the role, too. What exists without the mark is of somebody else, who would get
+-- the queue's rights. Two schemas never have roles of the same name, so the mark names no schema.
 CREATE FUNCTION tidegate.make_role(role text) RETURNS void
     LANGUAGE plpgsql AS $$
+DECLARE
+    mark CONSTANT text := 'Made by tidegate migrate';
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role) THEN
-        EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+    BEGIN
+        IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            EXECUTE format('COMMENT ON ROLE %I IS %L', role, mark);
+        END IF;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;
+    END;
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND shobj_description(r.oid, 'pg_authid') = mark) THEN
+        RAISE EXCEPTION 'role %: must be a role that `tidegate migrate` has made; use another TIDEGATE_SCHEMA, unless an administrator says %',
+            role, format('COMMENT ON ROLE %I IS %L', role, mark) USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN
-    NULL;
 END $$;
 
 -- Closes the functions of a schema, at the end of the files that make or replace some. No login has rights

@@ -4,7 +4,8 @@
 -- files. It does so again wherever the roles are in use.
 --
 -- Only the creation of missing roles requires CREATEROLE. If the owner of the schema lacks that right, an
--- administrator creates the six roles first. A superuser is not needed.
+-- administrator creates the six roles first, with the comment that make_role() gives them. A superuser is
+-- not needed.
 --
 -- | role             | may                                                                         |
 -- |------------------|-----------------------------------------------------------------------------|

@@ -113,6 +113,8 @@ static CHECKS: &[Check] = checks! {
     of_server("schema version", schema::version);
     of_server("rights", schema::OPEN_SCHEMAS, "nobody makes things in a schema of others",
         warning "every login may make functions in {}, which others then run as their own", ", ");
+    of_queue("roles", schema::SHARED_ROLES, "nobody from another database of this server has them here",
+        warning "who has one of these roles for another database may connect here, and has it here, too: {}", "; ");
     of_queue("place", schema::place);
     of_queue("ids", schema::ids);
     of_queue("schema drift", schema::drift);

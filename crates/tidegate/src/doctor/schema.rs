@@ -24,6 +24,20 @@ SELECT quote_ident(n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC;',
    AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE')
  ORDER BY 1";
 
+    /// Other databases of the server in which the queue's roles have rights, if their logins may come here.
+    pub(super) SHARED_ROLES: "shared_roles" [] = "\
+SELECT format('%s (%s)', quote_ident(d.datname), string_agg(DISTINCT quote_ident(r.rolname), ', ')),
+       format(E'GRANT CONNECT ON DATABASE %1$I TO each_login_of_this_queue;\\nREVOKE CONNECT ON DATABASE %1$I FROM PUBLIC;', current_database())
+  FROM pg_catalog.pg_database AS own
+  JOIN pg_catalog.pg_shdepend AS here ON here.dbid = own.oid AND here.deptype = 'a' AND here.refclassid = 'pg_catalog.pg_authid'::regclass
+   AND here.classid = 'pg_catalog.pg_namespace'::regclass AND here.objid = 'tidegate'::regnamespace
+  JOIN pg_catalog.pg_roles AS r ON r.oid = here.refobjid AND starts_with(r.rolname, 'tidegate' || '_')
+  JOIN pg_catalog.pg_shdepend AS there ON there.refobjid = r.oid AND there.refclassid = here.refclassid AND there.deptype = 'a'
+  JOIN pg_catalog.pg_database AS d ON d.oid = there.dbid AND d.oid <> own.oid
+ WHERE own.datname = current_database() AND has_database_privilege('public', own.oid, 'CONNECT')
+ GROUP BY d.datname
+ ORDER BY d.datname";
+
     /// Whether the queue was copied here.
     pub(super) IS_COPY: "is_copy" [] = "SELECT tidegate.is_copy()";
 
