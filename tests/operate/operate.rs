@@ -19,8 +19,9 @@ use tidegate::admin::{
     ResumeRequest, RetireRequest, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::connect::Client;
+use tidegate::migrate::{Migrate, Payloads, StoredSettings};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
+use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -830,6 +831,66 @@ async fn what_else_the_view_lets_an_operator_change_is_in_the_audit_too() {
         .await;
     let expected = Some(&SqlState::INVALID_PARAMETER_VALUE);
     assert_eq!(refused.unwrap_err().code(), expected);
+}
+
+/// What one call of a verb's function returns.
+async fn called(client: &Client, sql: &str) -> Value {
+    let row = client.query_one(&format!("SELECT {sql}::text"), &[]).await;
+    serde_json::from_str(
+        row.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+            .get(0),
+    )
+    .unwrap()
+}
+
+#[tokio::test]
+async fn no_event_of_a_set_keeps_a_verb_from_the_others() {
+    let (db, client) = probe().await;
+    // What jsonb cannot hold, what is nested too deep for it, as large and as often tried as may be, with a
+    // deadline that has passed, and in a group.
+    let worst = "INSERT INTO tidegate.event_queue (kind, payload, attempts, max_attempts, available_at, expires_at, dedup_key, group_key, stray) VALUES
+        ('act', '{\"name\": \"\\ud800\"}', 0, 5, now(), NULL, 'first', NULL, false),
+        ('act', (repeat('[', 6000) || repeat(']', 6000))::json, 0, 5, now(), NULL, NULL, NULL, false),
+        ('act', to_json(repeat('x', 1048574)), 0, 5, now(), NULL, NULL, NULL, false),
+        ('act', '[1e131072, \"\\ud800\"]', 1000, 1000, '294276-12-31 UTC', now() - interval '1 day', NULL, NULL, true),
+        ('act', '{\"name\": \"whole\"}', 0, 1, '4713-01-01 BC', NULL, NULL, 'g', false),
+        ('act', NULL, 0, 5, now(), NULL, NULL, 'g', false)";
+    execute(&client, worst).await;
+    let ids: Vec<i64> =
+        support::column(&client, "SELECT id FROM tidegate.event_queue ORDER BY id").await;
+    let requeue = format!("tidegate.requeue(ARRAY{ids:?}, 'why')");
+    assert_eq!(called(&client, &requeue).await["requeued"], 6);
+    let later = "tidegate.reschedule(kind => 'act', available_at => now() + interval '1 hour', reason => 'why')";
+    assert_eq!(called(&client, later).await["changed"], 6);
+    let soon = "UPDATE tidegate.events SET available_at = now() WHERE kind = 'act'";
+    assert_eq!(client.execute(soon, &[]).await.unwrap(), 6);
+    let settings = StoredSettings {
+        payloads: Some(Payloads::Sealed),
+        ..StoredSettings::default()
+    };
+    let database = db.database();
+    let migrate = Migrate::new(&database, Probe::KINDS).stored(settings);
+    migrate.run().await.unwrap();
+    let skip = "tidegate.unblock('g', 'skip', 'why')";
+    assert_eq!(called(&client, skip).await["id"], ids[4]);
+    let cancel = "tidegate.cancel(kind => 'act', reason => 'why')";
+    assert_eq!(called(&client, cancel).await["changed"], 6);
+    let forget = format!("tidegate.forget(ARRAY[{}], 'why')", ids[2]);
+    called(&client, &forget).await;
+    let twin = "INSERT INTO tidegate.event_queue (kind, dedup_key) VALUES ('act', 'first')";
+    execute(&client, twin).await;
+    let replay = "tidegate.replay(since => now() - interval '1 hour', again => true, expires_in => '1 hour', reason => 'why'";
+    for dry_run in [true, false] {
+        let report = called(&client, &format!("{replay}, dry_run => {dry_run})")).await;
+        let replayed = if dry_run { 0 } else { 4 };
+        let found = (&report["matched"], &report["eligible"], &report["replayed"]);
+        assert_eq!(found, (&json!(7), &json!(4), &json!(replayed)), "{report}");
+        let skipped = json!({"forgotten: its data is gone": 1, "a live event has its deduplication key": 1, "a replay whose original is selected, too": 1});
+        assert_eq!(report["skipped_reasons"], skipped);
+    }
+    let same = "SELECT count(*) FROM tidegate.event_queue AS q JOIN tidegate.event_log AS l ON l.id = q.replay_of
+                 WHERE q.payload::text IS NOT DISTINCT FROM l.payload::text AND q.payload_bytes = coalesce(octet_length(l.payload::text), 0)";
+    assert_eq!(number(&client, same).await, 4);
 }
 
 // pause and resume

@@ -103,7 +103,8 @@ $$;
 -- Refuses a plain INSERT or COPY with the messages of publish(), and measures the payload. It runs before the
 -- constraints, because their failure prints the row into the server's log, including the beginning of the
 -- payload. The functions that publish have already done both, and say so in `kind_known`, which other
--- publishers cannot write. A replay is checked again: its event may no longer be published.
+-- publishers cannot write. A replay publishes what is stored: what may not be published any more stays as it
+-- is, and no event keeps the others of a set from their replay.
 --
 -- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the
 -- server's cost of a COPY. The setting tidegate.registered_kind holds the last kind that was found, until the
@@ -130,7 +131,7 @@ END $$;
 -- times as long.
 CREATE TRIGGER event_queue_check
     BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.replay_of IS NOT NULL OR NEW.payload_bytes IS NULL)
+    FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.payload_bytes IS NULL)
     EXECUTE FUNCTION tidegate.check_insert();
 
 -- A jsonb value as the text that is stored. Numbers are printed in full: a small value may become a large

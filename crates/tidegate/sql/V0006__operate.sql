@@ -161,10 +161,10 @@ BEGIN
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
     RETURN QUERY
     INSERT INTO tidegate.event_queue AS q
-           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known,
-            traceparent)
+           (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of,
+            kind_known, traceparent)
     OVERRIDING SYSTEM VALUE
-    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
+    SELECT pair.new_id, l.kind, l.payload, coalesce(octet_length(l.payload::text), 0), l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
            CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
                 THEN clock_timestamp() + expires_in ELSE l.deadline END,
            CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
