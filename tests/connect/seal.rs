@@ -119,7 +119,7 @@ async fn a_seal_that_does_not_hold_fails_its_event_alone() {
 }
 
 #[tokio::test]
-async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_log_it() {
+async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_quotes_none() {
     let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let cli = with_keys(&db, &file);
