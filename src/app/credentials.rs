@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use tidegate::config::read_secret_file;
 use tidegate::connect::{SecretReader, secret_reader};
 use tidegate::{Error, Lookup};
 
@@ -120,10 +121,9 @@ impl Token {
         let (text, place) = match &self.keeper {
             Keeper::Secret { place, read } => (read().await?, place.clone()),
             Keeper::File { variable, path } => {
-                let place = format!("{variable}: {path}");
-                let read = tokio::fs::read_to_string(path).await;
-                let why = |error| Error::Config(format!("{place}: {error}"));
-                (read.map_err(why)?, place)
+                let read = read_secret_file(path);
+                let why = |why| Error::Config(format!("{variable}: {why}"));
+                (read.map_err(why)?, format!("{variable}: {path}"))
             }
         };
         let sent = token_of(&text).map(|token| match self.header {
@@ -191,8 +191,8 @@ fn token(
 fn identity(variable: &str, path: &str) -> Result<Identity, Error> {
     const KEY: &str = "-----BEGIN PRIVATE KEY-----";
     let refused = |why: String| Error::Config(format!("{variable}: must be a file {why}"));
-    let pem = std::fs::read_to_string(path);
-    let pem = pem.map_err(|error| refused(format!("that can be read: {path}: {error}")))?;
+    let pem = read_secret_file(path);
+    let pem = pem.map_err(|why| refused(format!("that can be read: {why}")))?;
     let key = pem.find(KEY).map(|start| &pem[start..]);
     let identity =
         key.and_then(|key| Identity::from_pkcs8_pem(pem.as_bytes(), key.as_bytes()).ok());

@@ -47,12 +47,12 @@ pub(crate) fn is_of_the_link(address: IpAddr) -> bool {
 /// Returns the address that a gateway or a tunnel would call: one written in IPv6 (RFC 4291), or behind a
 /// prefix of NAT64 (RFC 6052, 8215) or of 6to4 (RFC 3056).
 fn v4_within(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let (high, low) = match address.segments() {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
-        | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x64, 0xff9b, 0 | 1, .., high, low]
-        | [0x2002, high, low, ..] => (high, low),
-        _ => return None,
+    let ([0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+    | [0, 0, 0, 0, 0xffff, 0, high, low]
+    | [0x64, 0xff9b, 0 | 1, .., high, low]
+    | [0x2002, high, low, ..]) = address.segments()
+    else {
+        return None;
     };
     Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }

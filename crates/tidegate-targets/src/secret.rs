@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::HandlerError;
+use tidegate::config::read_secret_file;
 use tidegate::connect::SecretText;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -57,10 +58,7 @@ impl Secret {
         }
         let read = match &self.keeper {
             Keeper::Aws(secret) => secret.read().await.map_err(|error| error.to_string()),
-            Keeper::File(path) => {
-                let read = tokio::fs::read_to_string(path).await;
-                read.map_err(|error| format!("{path}: {error}"))
-            }
+            Keeper::File(path) => read_secret_file(path),
         };
         let used = if read.is_ok() { KEPT } else { AGAIN };
         let read = match (read, kept.take()) {
