@@ -588,6 +588,23 @@ async fn case_of(api: &Api, hours: i32) -> (String, Value) {
     (row.get(0), row.get(1))
 }
 
+/// Both submit a form with the same id, and again, and one of them another one.
+async fn submitted_as_f1(api: &Api, ours: &str, theirs: &str) {
+    for (key, hours, wanted) in [
+        (theirs, 2, (202, json!(false))),
+        (ours, 1, (202, json!(false))),
+        (ours, 1, (202, json!(true))),
+        (theirs, 2, (202, json!(true))),
+        (ours, 2, (409, Value::Null)),
+    ] {
+        let (status, answer) = post(api, "/forms", key, &f1(hours)).await;
+        let repeated = answer["data"]["repeated"].clone();
+        assert_eq!((status, repeated), wanted, "{answer}");
+        let told = &answer["data"]["form_id"];
+        assert!(status == 409 || told == "f1", "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn a_form_is_of_its_own_client_alone_whatever_its_id_is() {
     let api = with_keys().await;
@@ -597,19 +614,7 @@ async fn a_form_is_of_its_own_client_alone_whatever_its_id_is() {
     let (letters, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
     let cli = Cli::at(api.db.direct());
     cli.json(&["submit", "form", &f1(3).to_string()]).await;
-    for (key, hours, wanted) in [
-        (&theirs, 2, (202, json!(false))),
-        (&ours, 1, (202, json!(false))),
-        (&ours, 1, (202, json!(true))),
-        (&theirs, 2, (202, json!(true))),
-        (&ours, 2, (409, Value::Null)),
-    ] {
-        let (status, answer) = post(&api, "/forms", key, &f1(hours)).await;
-        let repeated = answer["data"]["repeated"].clone();
-        assert_eq!((status, repeated), wanted, "{answer}");
-        let told = &answer["data"]["form_id"];
-        assert!(status == 409 || told == "f1", "{answer}");
-    }
+    submitted_as_f1(&api, &ours, &theirs).await;
     // What a client's form is stored as is nobody else's id.
     let stored = json!(format!("{}/f1", clients[0]));
     let mut forged = f1(3);

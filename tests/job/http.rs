@@ -522,8 +522,8 @@ async fn an_approval_is_confirmed_once_and_never_by_the_legal_entity_that_reques
     };
     assert_eq!(api.get(&approval).await.1["data"]["status"], "new");
 
-    let asker = merged(&asked, &json!({"client_id": common["client_id"]}));
-    let answer = refused(confirm(&confirmation, &asker).await, 403, "forbidden");
+    let by_itself = merged(&asked, &json!({"client_id": common["client_id"]}));
+    let answer = refused(confirm(&confirmation, &by_itself).await, 403, "forbidden");
     begins(answer["error"]["message"].as_str().unwrap(), "client_id: ");
     let (status, answer) = confirm(&confirmation, &json!({"user_id": "canary"})).await;
     assert_eq!(status, 422);
