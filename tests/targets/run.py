@@ -310,6 +310,7 @@ order_paid = {{ target = "billing", attempts = 3, backoff = "1ms", backoff_max =
 def webhooks(relay):
     """Published libraries in Python and Node accept what is sent, and refuse what was changed on its way."""
     secret = relay.room / "secret"
+    secret.touch(0o600)
     for name, command in [("webhook.py", _python), ("webhook.mjs", _node)]:
         port = local.free_port()
         with Receiver(command(name, port), port) as receiver, Changing(receiver.url) as between:
@@ -333,6 +334,7 @@ def webhooks(relay):
 def frameworks(relay):
     """Receivers with FastAPI and Express verify the events, and say which are done, with which result, and which are rejected."""
     secret = relay.room / "secret"
+    secret.touch(0o600)
     secret.write_text(KEY)
     for command in (_uvicorn, lambda port: _node("receiver.mjs", port)):
         port = local.free_port()
@@ -428,6 +430,7 @@ def redirects(relay):
             return 307, {"location": elsewhere.url}, b""
 
     secret = relay.room / "secret"
+    secret.touch(0o600)
     secret.write_text(KEY)
     with Elsewhere() as elsewhere, Moved() as moved:
         relay.declare(BILLING.format(url=moved.url, secret=secret))
