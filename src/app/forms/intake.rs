@@ -22,8 +22,8 @@ pub struct SubmitReport {
     /// The event that processes it. Null if it was submitted before, or if it is about a case that no form
     /// has yet: it is kept until one has.
     pub id: Option<i64>,
-    /// The form that it is about, if it is known to be one of ours. A letter or notice is told a client's form
-    /// as `CLIENT/ID`.
+    /// The form that it is about, if it is known to be one of ours. A letter or notice is told a client's
+    /// form as `CLIENT/ID`.
     pub form_id: Option<String>,
     /// Whether it was submitted before. If so, nothing was stored.
     pub repeated: bool,

@@ -1,10 +1,10 @@
 //! Owns the operations on a patient's data that are done at once, without a job: reading the entities that
 //! the links of a job's result lead to, and confirming a new approval.
 //!
-//! A confirmation is not a job, because the patient is present and waits for the answer. Consent is what the
-//! patient gives: it comes from who has checked the password, and never from the legal entity that asked. It changes only one
+//! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one
 //! row, which it locks, so it cannot disturb the order of the jobs. The audit records it like every other
-//! change.
+//! change. Consent is what the patient gives, so it comes from who has checked the password, and never from
+//! the legal entity that asked.
 
 use serde_json::json;
 use tidegate::connect::{Queryable, Transaction};
