@@ -241,8 +241,9 @@ BEGIN
 END $$;
 
 -- Drops a partition after its last row has expired. The expiry is read from the partition's bound in the
--- catalog. Only the last statement locks the log itself, until its commit. The remarks on its events go, too.
--- Returns the number of rows, or null if nothing was dropped: the partition does not exist or has not expired.
+-- catalog. Only the last statement locks the log itself, until its commit. The remarks on its events go,
+-- too. Returns the number of rows, or null if nothing was dropped: the partition does not exist or has not
+-- expired.
 CREATE FUNCTION tidegate.drop_log_partition(partition text, now timestamptz DEFAULT NULL, OUT dropped bigint)
     LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 #variable_conflict use_column
@@ -263,9 +264,9 @@ BEGIN
     EXECUTE format('DROP TABLE tidegate.%I', target);
 END $$;
 
--- Deletes expired rows of one partition, at most `batch`, and the remarks on their events. It walks by physical position (a TID range scan),
--- so that later steps do not read deleted rows again. Returns where the next step begins, or null at the
--- end.
+-- Deletes expired rows of one partition, at most `batch`, and the remarks on their events. It walks by
+-- physical position (a TID range scan), so that later steps do not read deleted rows again. Returns where the
+-- next step begins, or null at the end.
 CREATE FUNCTION tidegate.delete_expired(
     partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, now timestamptz DEFAULT NULL, OUT deleted bigint, OUT next text
 ) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
@@ -481,7 +482,8 @@ COMMENT ON FUNCTION tidegate.set_retention IS
 -- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
 -- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
 -- items: days without a partition, partitions, functions of the program, or a single item that is the stage
--- itself. `at` is the item of the last step. `since` is set if there is more to do for it, and says where to go on.
+-- itself. `at` is the item of the last step. `since` is set if there is more to do for it, and says where to
+-- go on.
 --
 -- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
 CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb

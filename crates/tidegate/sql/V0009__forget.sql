@@ -168,9 +168,9 @@ BEGIN
         ON CONFLICT (subject) DO UPDATE SET forget = excluded.forget;
 END $$;
 COMMENT ON FUNCTION tidegate.declare_subject IS
-    'Declares how a program''s own tables forget somebody, for forget_subject(). subject: the kind of person or thing, such as '
-    'customer. forget: the name of a function (id text, dry_run boolean) that removes the data, or only counts it, and returns '
-    'an object: tables, the numbers of rows by table, and groups and correlation_ids, by which the subject''s events are found.';
+    'Declares how a program''s tables forget somebody. subject: such as customer. forget: the name of a function (id text, '
+    'dry_run boolean) that removes or counts the data and returns an object: tables, the rows by table; groups and '
+    'correlation_ids, of its events.';
 
 CREATE FUNCTION tidegate.declare_retention(expire text, kept interval) RETURNS void
     LANGUAGE plpgsql AS $$
@@ -188,9 +188,9 @@ BEGIN
         ON CONFLICT (expire) DO UPDATE SET kept = excluded.kept;
 END $$;
 COMMENT ON FUNCTION tidegate.declare_retention IS
-    'Declares how long rows of a program''s own tables are kept. expire: the name of a function (until timestamptz, most '
-    'integer, dry_run boolean) that removes about most rows that are older, or counts all of them, and returns the numbers by '
-    'table as an object. Each cleanup calls it until nothing is left. kept: 1 to 36600 days; null keeps them for ever.';
+    'Declares how long a program keeps rows. expire: the name of a function (until timestamptz, most integer, dry_run boolean) '
+    'that removes about most older rows, or counts all, and returns an object of rows by table; cleanups repeat it. kept: 1 to '
+    '36600 days; null: for ever.';
 
 -- Calls the program's function for a step of a cleanup.
 CREATE FUNCTION tidegate.expire_records(expire text, now timestamptz, most integer, dry_run boolean) RETURNS jsonb
@@ -222,10 +222,9 @@ BEGIN
     RETURN removed;
 END $$;
 COMMENT ON FUNCTION tidegate.forget_subject IS
-    'Removes what programs'' own tables hold about somebody. Find the events by the keys that it returns, and forget() them '
-    'first; a dry run returns the keys, too. subject: one of those in the table subject. id: who it is. reason: the reason, '
-    'required; it should not name the person. actor: the operator''s name. dry_run: true changes nothing. Returns an object: '
-    'groups and correlation_ids, and tables, the numbers of rows by table.';
+    'Removes what programs'' tables hold about somebody. First forget() the events of the groups and correlation_ids that a dry '
+    'run returns. subject: one of the table subject. id: who. reason: required, without the name. actor: the operator''s name. '
+    'dry_run: true changes nothing. Returns an object with also tables, the rows by table.';
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.forget, tidegate.forget_subject, tidegate.find_subject, tidegate.offspring TO tidegate_operate;
