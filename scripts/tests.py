@@ -19,7 +19,7 @@ import tools
 
 NEXTEST = "cargo-nextest==0.9.148"
 # Statements and their plans, partitions, roles, and recovery from a crash. `make unit torture POSTGRES=18` runs all.
-ON_NEWEST = "test(/^(queue|interleave|plans|cleanup|roles|batch|wake)::/) | (binary(torture) & test(/lease/))"
+ON_NEWEST = "test(/^(queue|interleave|plans|cleanup|figures|roles|batch|wake)::/) | (binary(torture) & test(/lease/))"
 
 
 def main():

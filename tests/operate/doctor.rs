@@ -247,7 +247,7 @@ async fn drift_is_reported_part_by_part_and_mended_by_its_remedy() {
         "DROP INDEX tidegate.event_log_dead",
         "DROP TRIGGER audit_append_only ON tidegate.audit",
         "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_delayed_update",
-        "ALTER TABLE tidegate.event_queue DROP CONSTRAINT attempts_is_not_negative",
+        "ALTER TABLE tidegate.event_queue DROP CONSTRAINT attempts_is_0_to_a_million",
         "ALTER TABLE tidegate.event_queue ADD CONSTRAINT \"Mine\" CHECK (id > 0)",
         "CREATE INDEX too_much ON tidegate.event_queue (last_error)",
     ] {
@@ -258,7 +258,7 @@ async fn drift_is_reported_part_by_part_and_mended_by_its_remedy() {
         "missing: index event_log_dead",
         "missing: trigger audit.audit_append_only",
         "changed: trigger event_queue.event_queue_delayed_update",
-        "missing: constraint event_queue.attempts_is_not_negative",
+        "missing: constraint event_queue.attempts_is_0_to_a_million",
         "unexpected: constraint event_queue.Mine",
         "unexpected: index too_much",
     ];

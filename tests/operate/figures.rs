@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use test_support::cli::Cli;
 use test_support::probe::{
     ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,
     publish_acts,
 };
-use test_support::{TestDb, column, counted, execute, statement};
+use test_support::{self as support, TestDb, column, counted, execute, statement};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
 use tidegate::lease::Lease;
 use tidegate::queue::{self, Completion};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Database, Done, DrainOptions, HandlerError};
+use tokio_postgres::error::SqlState;
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -358,4 +360,127 @@ async fn times_without_an_end_in_the_log_stop_no_reader() {
     let read =
         "SELECT count(*) FROM (SELECT * FROM tidegate.stats OFFSET 0) AS v WHERE v::text <> ''";
     assert!(number(&client, read).await > 0);
+}
+
+/// What a publisher and a drain's login may write at most and at least, as far as it is a number or a time.
+const EXTREMES: &str = "
+    INSERT INTO tidegate.event_queue (kind, group_key, stray, available_at, expires_at)
+    SELECT 'grant_letter_viewed', g, true, a, e
+      FROM unnest(ARRAY[NULL, 'g', 'h']) AS g, unnest(ARRAY['294276-12-31', '4713-01-01 BC', 'now']::timestamptz[]) AS a,
+           unnest(ARRAY['294276-12-31', '4713-01-01 BC', NULL]::timestamptz[]) AS e;
+    UPDATE tidegate.event_queue
+       SET waits_since = (ARRAY['now', '4713-01-01 BC', '294276-12-31']::timestamptz[])[id % 3 + 1],
+           attempts = 1000000 * (id % 2), lapses = 1000000 * (id / 2 % 2),
+           reported = jsonb_build_object('handler', 'h', 'part', 'Infinity'::float8, 'at', clock_timestamp());
+    INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, cuts, clear_to, as_of)
+    SELECT gen_random_uuid(), gen_random_uuid(), l.ids, l.started_to, l.time, l.time, l.time, l.cuts, l.started_to, l.as_of
+      FROM (VALUES (int8multirange '{[1,1]}', 9223372036854775806, timestamptz '294276-12-31', 2147483647, xid8 '18446744073709551615'),
+                   ('{[2,2]}', 9223372036854775806, '4713-01-01 BC', -2147483648, '0'), ('{[3,3]}', 9223372036854775806, 'now', 0, '0'),
+                   ('{[9000,)}', -9223372036854775808, '294276-12-31', 0, '0'), ('{(,0]}', -9223372036854775808, '4713-01-01 BC', 0, '0'))
+           AS l(ids, started_to, time, cuts, as_of);
+    INSERT INTO tidegate.service (service, state, since, failures, holds, retry_at, answers, answered_at, kinds, per_second, next_start)
+    SELECT format('%s %s %s', s, t, n), s, t, n, n, t, n, t, '{grant_letter_viewed}', 0.0001, t
+      FROM unnest(ARRAY['closed', 'open', 'probing', 'paused']) AS s, unnest(ARRAY['294276-12-31', '4713-01-01 BC']::timestamptz[]) AS t,
+           unnest(ARRAY[2147483647, 0]) AS n;
+    INSERT INTO tidegate.service_place SELECT s.service, gen_random_uuid(), 10000, 'infinity' FROM tidegate.service AS s, generate_series(1, 3);
+    UPDATE tidegate.drain_slot
+       SET worker = gen_random_uuid(), name = 'n', until = t, taken_at = t
+      FROM unnest(ARRAY['infinity', '-infinity', '294276-12-31', '4713-01-01 BC']::timestamptz[]) WITH ORDINALITY AS n(t, slot)
+     WHERE drain_slot.slot = n.slot;
+    UPDATE tidegate.wake SET sent_at = 'infinity', asked_at = '-infinity';
+    INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, processing_started_at, finished_at, expires_at, deadline)
+    SELECT 1000 + row_number() OVER (), 'grant_letter_viewed', s, n, n, '[]', c, c, f, x, c
+      FROM unnest(ARRAY['COMPLETED', 'FAILED']) AS s, unnest(ARRAY[2147483647, -2147483648]) AS n,
+           unnest(ARRAY['infinity', '-infinity', '294276-12-31', '4713-01-01 BC', 'now']::timestamptz[]) AS c,
+           unnest(ARRAY['infinity', '-infinity', '294276-12-31', '4713-01-01 BC', 'now']::timestamptz[]) AS f,
+           unnest(ARRAY['infinity', '-infinity', '294276-12-31', '4713-01-01 BC', 'now']::timestamptz[]) AS x;
+    SELECT tidegate.add_figures(array_agg('grant_letter_viewed'::text), array_agg(s), array_agg(8), array_agg(9223372036854775807), array_agg(9223372036854775807),
+                                array_agg('Infinity'::float8), array_agg('c' || n), array_agg(9223372036854775807))
+      FROM unnest(ARRAY['COMPLETED', 'FAILED', 'COMPLETED_WITH_ERRORS', 'PUT_OFF']) AS s, generate_series(1, 60) AS n;
+    SELECT tidegate.note_run(gen_random_uuid(), '{\"elapsed_ms\": 9e13, \"stop_reason\": \"queue_empty\"}');
+    -- More than add_figures() leaves of a row.
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms, code)
+    SELECT date_trunc('minute', now()) - n * interval '30 minutes', 'grant_letter_viewed', s, b, 9223372036854775807, 9223372036854775807,
+           9223372036854775807, 'c'
+      FROM generate_series(0, 20) AS n, unnest(ARRAY['COMPLETED', 'FAILED', 'COMPLETED_WITH_ERRORS']) AS s, unnest(ARRAY[50, NULL]) AS b";
+
+#[tokio::test]
+async fn no_number_and_no_time_that_may_be_written_stops_a_reader() {
+    let (db, client) = support::opened().await;
+    execute(&client, EXTREMES).await;
+    let views = "SELECT c.relname::text FROM pg_class AS c
+                  WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v')";
+    for view in column::<String>(&client, views).await {
+        execute(
+            &client,
+            &format!("SELECT v::text FROM tidegate.{view} AS v"),
+        )
+        .await;
+    }
+    for ids in ["tidegate.event_queue", "tidegate.event_log"] {
+        let one = format!(
+            "SELECT tidegate.why(id), tidegate.due_at(id), tidegate.job(id) FROM {ids} WHERE id % 9 = 1"
+        );
+        execute(&client, &one).await;
+    }
+    let cli = Cli::on(&db);
+    for verb in [
+        "status",
+        "list --limit 1000",
+        "list --waiting",
+        "failures",
+        "blocked-groups",
+        "leases",
+        "services",
+        "schedules",
+        "retention",
+        "show 1",
+        "show 2",
+        "show 3",
+        "show 4",
+        "show 1001",
+        "show 1250",
+        "cancel --kind grant_letter_viewed --reason why --dry-run",
+        "replay --since 2h --expires-in 1h --reason why --dry-run",
+        "cleanup --dry-run",
+        "cleanup",
+    ] {
+        let words: Vec<&str> = verb.split(' ').collect();
+        let ran = cli.run(&words).await;
+        assert_eq!(ran.code, Some(0), "{verb}: {ran:?}");
+    }
+    let doctor = cli.run(&["doctor"]).await;
+    assert_eq!(doctor.code, Some(3), "{doctor:?}");
+    assert!(
+        !doctor.stdout.contains("could not be checked"),
+        "{}",
+        doctor.stdout
+    );
+}
+
+#[tokio::test]
+async fn what_no_reader_could_count_with_is_written_nowhere() {
+    let (_db, client) = support::opened().await;
+    let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
+                 VALUES (gen_random_uuid(), gen_random_uuid(), '{[1,1]}', 0, 'now', 'now', 'now', 0, '0')";
+    execute(&client, &format!("{lease}; INSERT INTO tidegate.service (service) VALUES ('s'); INSERT INTO tidegate.event_queue (kind) VALUES ('grant_letter_viewed')")).await;
+    for absurd in [
+        "lease SET started_to = 9223372036854775807",
+        "lease SET taken_at = 'infinity'",
+        "lease SET renewed_at = '-infinity'",
+        "lease SET expires_at = '-infinity'",
+        "service SET since = '-infinity'",
+        "service SET answered_at = 'infinity'",
+        "service SET failures = -1",
+        "event_queue SET waits_since = 'infinity'",
+        "event_queue SET attempts = 1000001",
+        "event_queue SET lapses = 2147483647",
+        "event_queue SET lapses = -1",
+    ] {
+        let refused = client
+            .batch_execute(&format!("UPDATE tidegate.{absurd}"))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::CHECK_VIOLATION), "{absurd}");
+    }
 }

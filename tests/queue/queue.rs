@@ -237,7 +237,7 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
     }
     // What no publisher may write.
     for (row, says) in rows(
-        "(kind, attempts) VALUES ('act', -1) => attempts_is_not_negative
+        "(kind, attempts) VALUES ('act', -1) => attempts_is_0_to_a_million
          (kind, errors) VALUES ('act', '{}') => errors_is_an_array
          (kind, attempts) VALUES ('act', NULL) => attempts
          (kind, max_attempts) VALUES ('act', NULL) => max_attempts",

@@ -165,10 +165,13 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT group_key_is_1_to_200_characters CHECK (char_length(group_key) BETWEEN 1 AND 200),
     CONSTRAINT dedup_key_is_1_to_200_characters CHECK (char_length(dedup_key) BETWEEN 1 AND 200),
     CONSTRAINT correlation_id_is_1_to_200_characters CHECK (char_length(correlation_id) BETWEEN 1 AND 200),
-    CONSTRAINT attempts_is_not_negative CHECK (attempts >= 0),
+    -- No sum of them leaves its type.
+    CONSTRAINT attempts_is_0_to_a_million CHECK (attempts BETWEEN 0 AND 1000000),
+    CONSTRAINT lapses_is_0_to_a_million CHECK (lapses BETWEEN 0 AND 1000000),
     CONSTRAINT max_attempts_is_1_to_1000 CHECK (max_attempts BETWEEN 1 AND 1000),
     CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
     CONSTRAINT expires_at_is_finite CHECK (isfinite(expires_at)),
+    CONSTRAINT waits_since_is_finite CHECK (isfinite(waits_since)),
     CONSTRAINT errors_is_an_array CHECK (jsonb_typeof(errors) = 'array'),
     CONSTRAINT traceparent_is_w3c CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
     CONSTRAINT delayed_in_a_group_is_stray CHECK (NOT delayed OR group_key IS NULL OR stray)
@@ -275,14 +278,14 @@ CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
     state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
     -- Since when it has been closed, paused, or neither of them (open or probing).
-    since       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    failures    integer     NOT NULL DEFAULT 0,
+    since       timestamptz NOT NULL DEFAULT clock_timestamp() CHECK (isfinite(since)),
+    failures    integer     NOT NULL DEFAULT 0 CHECK (failures >= 0),
     holds       integer     NOT NULL DEFAULT 0,
     retry_at    timestamptz CHECK (isfinite(retry_at)),
     -- The number of reports that it has answered. If it has not changed since an event was put back, nothing
     -- has shown in the meantime that the service is up.
     answers     bigint      NOT NULL DEFAULT 0,
-    answered_at timestamptz,
+    answered_at timestamptz CHECK (isfinite(answered_at)),
     last_error  text,
     kinds       text[]      NOT NULL DEFAULT '{}',
     prober      uuid,
@@ -319,7 +322,7 @@ COMMENT ON COLUMN tidegate.service.next_start IS 'The earliest start of the next
 CREATE TABLE tidegate.service_place (
     service text        NOT NULL,
     worker  uuid        NOT NULL,
-    places  integer     NOT NULL CHECK (places > 0),
+    places  integer     NOT NULL CHECK (places BETWEEN 1 AND 10000),
     until   timestamptz NOT NULL,
     PRIMARY KEY (service, worker)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
@@ -337,11 +340,11 @@ CREATE TABLE tidegate.lease (
     -- The leased ids. Only those that are still in the queue are in hand, because an end does not shrink this
     -- set.
     ids        int8multirange NOT NULL CHECK (NOT isempty(ids)),
-    started_to bigint         NOT NULL,
+    started_to bigint         NOT NULL CHECK (started_to < 9223372036854775807),
     groups     integer[],
-    taken_at   timestamptz    NOT NULL,
-    renewed_at timestamptz    NOT NULL,
-    expires_at timestamptz    NOT NULL,
+    taken_at   timestamptz    NOT NULL CHECK (isfinite(taken_at)),
+    renewed_at timestamptz    NOT NULL CHECK (isfinite(renewed_at)),
+    expires_at timestamptz    NOT NULL CHECK (isfinite(expires_at)),
     cuts       integer        NOT NULL DEFAULT 0,
     -- None of its events is left in the queue, so every session treats the lease as gone. Its worker's next
     -- lease removes the row. If the end of its last event removed the row, the row would be locked until the

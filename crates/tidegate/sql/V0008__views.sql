@@ -436,8 +436,8 @@ WITH held AS MATERIALIZED (
            count(*) FILTER (WHERE status = 'COMPLETED_WITH_ERRORS') AS completed_with_errors,
            count(*) FILTER (WHERE status = 'FAILED') AS failed,
            avg(attempts) AS attempts_per_event,
-           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (
-               ORDER BY CASE WHEN isfinite(finished_at) AND isfinite(created_at) THEN finished_at - created_at END) AS latency
+           -- Takes any two times, unlike a minus.
+           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY tstzrange_subdiff(finished_at, created_at)) AS latency
       FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
      WHERE finished_at > statement_timestamp() - interval '1 hour'
        -- Without an attempt: put off, and nothing was done.
@@ -454,9 +454,9 @@ SELECT kind,
        coalesce(finished.completed_with_errors, 0) AS completed_with_errors,
        coalesce(finished.failed, 0) AS failed,
        round(finished.attempts_per_event, 2)::float8 AS attempts_per_event,
-       (extract(epoch FROM finished.latency[1]) * 1000)::bigint AS latency_p50_ms,
-       (extract(epoch FROM finished.latency[2]) * 1000)::bigint AS latency_p95_ms,
-       (extract(epoch FROM finished.latency[3]) * 1000)::bigint AS latency_p99_ms,
+       (finished.latency[1] * 1000)::bigint AS latency_p50_ms,
+       (finished.latency[2] * 1000)::bigint AS latency_p95_ms,
+       (finished.latency[3] * 1000)::bigint AS latency_p99_ms,
        round((finished.completed_with_errors + finished.failed)::numeric
              / nullif(finished.completed + finished.completed_with_errors + finished.failed, 0), 4)::float8 AS failure_rate,
        coalesce(live.events, 0) AS events,

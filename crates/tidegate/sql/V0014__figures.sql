@@ -36,8 +36,8 @@ COMMENT ON COLUMN tidegate.minute_stats.code IS
 COMMENT ON COLUMN tidegate.minute_stats.last_id IS 'The highest id of those with a code, as an example. Null: they have none.';
 
 CREATE VIEW tidegate.daily_stats AS
-SELECT (minute AT TIME ZONE 'UTC')::date AS day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
-       sum(latency_ms)::bigint AS latency_ms
+SELECT (minute AT TIME ZONE 'UTC')::date AS day, kind, status, least(sum(events), 1e17)::bigint AS events,
+       least(sum(attempts), 1e17)::bigint AS attempts, least(sum(latency_ms), 1e17)::bigint AS latency_ms
   FROM tidegate.minute_stats
  GROUP BY 1, 2, 3;
 COMMENT ON VIEW tidegate.daily_stats IS

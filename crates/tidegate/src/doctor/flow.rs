@@ -71,8 +71,8 @@ SELECT EXISTS (SELECT FROM tidegate.event_log AS l
 
     /// Events that ended in the last hour: all, those that failed, and those that were rejected.
     ENDED: "ended_last_hour" [] = "\
-SELECT coalesce(sum(m.events), 0)::bigint, coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0)::bigint,
-       coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0)::bigint
+SELECT least(coalesce(sum(m.events), 0), 1e16)::bigint, least(coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0), 1e16)::bigint,
+       least(coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0), 1e16)::bigint
   FROM tidegate.minute_stats AS m
  WHERE m.minute > statement_timestamp() - interval '1 hour' AND m.status <> 'PUT_OFF'";
 
@@ -111,8 +111,8 @@ SELECT k.kind, 'tidegate services'
     SERVICES_DOWN: "services_down" [] = "\
 SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error,
        CASE WHEN s.state <> 'paused' THEN (
-           SELECT extract(epoch FROM min(greatest(s.since, coalesce(q.waits_since, q.available_at)) + tidegate.patience(k.policy))
-                                     - clock_timestamp())::float8
+           SELECT extract(epoch FROM min(greatest(s.since, coalesce(q.waits_since, q.available_at)) - clock_timestamp()
+                                         + tidegate.patience(k.policy)))::float8
              FROM tidegate.event_queue AS q JOIN tidegate.event_kind AS k USING (kind)
             WHERE q.kind = ANY (s.kinds) AND NOT k.paused) END
   FROM tidegate.services AS s
