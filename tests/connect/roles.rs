@@ -699,6 +699,29 @@ async fn a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step(
 }
 
 #[tokio::test]
+async fn an_operators_clock_makes_no_partition_of_a_past_day() {
+    let world = World::new().await;
+    let step = |ago: &str| {
+        format!(
+            "SELECT tidegate.cleanup_step(jsonb_build_object('stages', '[\"make\"]'::jsonb, 'now', clock_timestamp() - interval '{ago}'))"
+        )
+    };
+    let partitions = "SELECT count(*) FROM tidegate.log_partitions()";
+    let before = number(&world.owner, partitions).await;
+    for ago in ["25 hours", "61 days", "300 years"] {
+        let refused = world.logins[&Operate].batch_execute(&step(ago)).await;
+        let code = refused.as_ref().err().and_then(tokio_postgres::Error::code);
+        assert_eq!(code, Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{ago}");
+    }
+    assert_eq!(number(&world.owner, partitions).await, before);
+    // A run goes on with the time at which it began.
+    let begun = step("23 hours");
+    world.logins[&Operate].batch_execute(&begun).await.unwrap();
+    world.owner.batch_execute(&step("61 days")).await.unwrap();
+    assert!(number(&world.owner, partitions).await > before);
+}
+
+#[tokio::test]
 async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made() {
     let db = support::empty_database().await;
     let admin = db.client().await;

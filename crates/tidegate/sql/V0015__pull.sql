@@ -122,7 +122,7 @@ BEGIN
         WHEN NOT isfinite(poll.now) THEN 'now: must be a finite time, got ' || poll.now END);
     PERFORM tidegate.check_lease_time(poll.lease);
     PERFORM tidegate.require_kind(k) FROM unnest(poll.kinds) AS k;
-    IF poll.now IS NOT NULL AND NOT pg_has_role(session_user, (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'tidegate'), 'USAGE') THEN
+    IF poll.now IS NOT NULL AND NOT tidegate.is_owner() THEN
         RAISE EXCEPTION 'now: must be given only by the owner of the schema, for tests' USING ERRCODE = 'insufficient_privilege';
     END IF;
     PERFORM tidegate.refuse_copy();
