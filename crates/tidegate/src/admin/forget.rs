@@ -157,9 +157,9 @@ impl Verb for ForgetRequest {
             Some(ids) if !(1..=10_000).contains(&ids.len()) => {
                 invalid(format!("ids: must be 1 to 10000 ids, got {}", ids.len()))
             }
-            None if group.is_none() && correlation_id.is_none() && subject.is_none() => invalid(
-                "group, correlation_id, ids, subject: one of them must be given".to_owned(),
-            ),
+            None if group.is_none() && correlation_id.is_none() && subject.is_none() => {
+                invalid("group, correlation_id, ids, subject: one of them must be given".to_owned())
+            }
             _ => Ok(()),
         }
     }
@@ -213,7 +213,12 @@ impl ForgetRequest {
             return Ok(Found::default());
         };
         let Audit { reason, actor } = &self.audit;
-        report(client, &FORGET_SUBJECT, &[name, id, reason, actor, &dry_run]).await
+        report(
+            client,
+            &FORGET_SUBJECT,
+            &[name, id, reason, actor, &dry_run],
+        )
+        .await
     }
 }
 
