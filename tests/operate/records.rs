@@ -11,7 +11,7 @@ use uuid::Uuid;
 use test_support as support;
 use test_support::cli::Cli;
 use test_support::probe::number;
-use test_support::{column, contains, execute};
+use test_support::{column, contains, execute, wait_until};
 
 const ROWS: &str = "
 INSERT INTO forms.form SELECT id, '000000001', 'Company', 'Contact', 'c@example.org', '1', '98765432109', 'Employee', 'Expert', 'Company',
@@ -182,6 +182,32 @@ async fn nobody_chooses_what_has_expired_or_removes_it_without_a_line_in_the_aud
             r#"change_notice  {"part": "status", "about": "declined"} 1"#,
         ]
     );
+}
+
+#[tokio::test]
+async fn a_programs_function_that_takes_long_keeps_no_operator_waiting() {
+    let (db, client) = support::opened().await;
+    let waits = "CREATE TABLE public.go ();
+        CREATE FUNCTION public.slow(until timestamptz, most integer, dry_run boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+        BEGIN
+            WHILE NOT EXISTS (SELECT FROM public.go) LOOP
+                PERFORM pg_sleep(0.01);
+            END LOOP;
+            RETURN '{}';
+        END $$;
+        SELECT tidegate.declare_retention('public.slow', '1 day')";
+    execute(&client, waits).await;
+    let database = db.database();
+    let meanwhile = async {
+        let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
+        wait_until("the function is at work", async || {
+            number(&client, asleep).await == 1
+        })
+        .await;
+        execute(&client, "SELECT tidegate.forget('{}', 'asked')").await;
+        execute(&client, "INSERT INTO public.go DEFAULT VALUES").await;
+    };
+    tokio::join!(cleaned(&database, false), meanwhile);
 }
 
 #[tokio::test]

@@ -514,7 +514,8 @@ BEGIN
     END IF;
     LOOP
         stage := stages->>0;
-        IF NOT dry_run AND NOT skip AND stage NOT IN ('sweep', 'fold') THEN
+        -- Nobody waits for the program's own functions, however long they take.
+        IF NOT dry_run AND NOT skip AND stage NOT IN ('sweep', 'records', 'fold') THEN
             PERFORM tidegate.one_at_a_time();
         END IF;
         item := CASE
