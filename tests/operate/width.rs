@@ -200,15 +200,17 @@ async fn states_have_colours_on_a_terminal_unless_they_are_refused() {
 #[tokio::test]
 async fn log_lines_do_not_tear_the_progress_bar() {
     let (db, client) = support::opened().await;
-    let many = "INSERT INTO tidegate.event_queue (kind, payload) SELECT 'grant_letter_viewed', '[]' FROM generate_series(1, 3000)";
+    // Of each kind, the first ten have a line.
+    let many = "INSERT INTO tidegate.event_queue (kind, payload) SELECT k.kind, '[]' FROM generate_series(1, 100), tidegate.event_kind AS k";
     execute(&client, many).await;
+    let kinds = number(&client, "SELECT count(*) FROM tidegate.event_kind").await;
     let text = on_terminal(&db, &["drain"], None).await;
-    contains(&text, "/3000 events, ");
+    contains(&text, &format!("/{kinds}00 events, "));
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| line.contains("event failed for good"))
         .collect();
-    assert_eq!(lines.len(), 1000);
+    assert!(lines.len() > 100, "{}", lines.len());
     for line in lines {
         // What stands in the line when it is complete: what was written since it was last cleared.
         let seen = line.rsplit("\u{1b}[2K").next().unwrap_or(line);

@@ -1,13 +1,9 @@
-//! Owns the log lines about single events. A run writes only so many of them: a service that refuses
-//! everything would otherwise make a line of each event, and the lines would cost more than the run. What it
-//! leaves out, it counts. Rejections have one line for each code and minute: the first event, and then how
-//! many there were.
+//! Owns the log lines about single events. Of each line, kind and code, a run writes the first ten, the
+//! hundredth, the thousandth and so on: a service that refuses everything would otherwise make a line of each
+//! event, and the lines would cost more than the run.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::settle::Settled;
 use crate::budget::millis;
@@ -15,43 +11,19 @@ use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::Status;
 use crate::trace;
 
-/// The most lines about single events that a run writes at the levels `warn` and `error`.
-const MOST_LINES: u32 = 1000;
+/// The most lines, kinds and codes that a run counts apart. The codes of further ones are counted as others.
+const MOST_COUNTED: usize = 100;
 
-/// The most codes that the summary names. The others are counted together.
-const MOST_CODES: usize = 20;
-
-/// How often the rejections with one code are logged.
-const EVERY: Duration = Duration::from_mins(1);
-
-/// The rejections with one code since they were last logged.
-struct Rejected {
-    since: Instant,
-    events: u64,
-}
-
-/// The lines of one run. Dropped with the run, it logs what was left out.
+/// The lines of one run. Dropped with the run, it logs how many there would have been.
 #[derive(Default)]
 pub struct EventLines {
-    written: u32,
-    /// How many lines were left out, by outcome and code.
-    left_out: BTreeMap<(&'static str, String), u64>,
-    /// By code.
-    rejected: BTreeMap<String, Rejected>,
-    /// Errors were left out, not only warnings.
-    lacks_errors: bool,
-}
-
-/// Logs an error or a warning.
-macro_rules! tell {
-    ($is_error:expr, $($line:tt)*) => {
-        if $is_error { tracing::error!($($line)*) } else { tracing::warn!($($line)*) }
-    };
+    /// How many events each line, kind and code has had.
+    counts: BTreeMap<(&'static str, String, String), u64>,
 }
 
 impl EventLines {
-    /// Logs one line for an event's end. Successes are logged at the debug level. A failure that will be
-    /// retried, a handler's own rejection and a final failure differ in level and text (B29, B30).
+    /// Logs the end of an event. Successes are logged at the debug level. A failure that will be retried, a
+    /// handler's own rejection and a final failure differ in level and text (B29, B30).
     pub(super) fn ended(&mut self, event: &LeasedEvent, settled: &Settled, took: Duration) {
         let (id, kind, attempt, elapsed_ms) = (
             event.lease.id,
@@ -71,32 +43,37 @@ impl EventLines {
         match settled.status() {
             Some(Status::Completed) => log!(debug, "event completed"),
             None if settled.is_snoozed() => log!(debug, "event snoozed"),
-            Some(Status::CompletedWithErrors) if self.is_first_rejected(code) => {
-                log!(warn, code, "event rejected by a handler");
+            Some(Status::CompletedWithErrors) => {
+                if let Some(events) = self.count("rejected", kind, code) {
+                    log!(warn, code, events, "event rejected by a handler");
+                }
             }
-            Some(Status::CompletedWithErrors) => log!(debug, code, "event rejected by a handler"),
-            Some(Status::Failed) if self.has_room(true, "failed", code) => {
-                log!(error, code, "event failed for good");
+            Some(Status::Failed) => {
+                if let Some(events) = self.count("failed", kind, code) {
+                    log!(error, code, events, "event failed for good");
+                }
             }
-            None if self.has_room(false, "retried", code) => {
-                log!(warn, code, "event failed, will be retried");
+            None => {
+                if let Some(events) = self.count("retried", kind, code) {
+                    log!(warn, code, events, "event failed, will be retried");
+                }
             }
-            _ => {}
         }
     }
 
     /// Logs the end of an event that no handler has run.
     pub fn failed(&mut self, id: i64, code: &str) {
-        if self.has_room(true, "failed", code) {
-            tracing::error!(event.id = id, code, "event failed for good");
+        if let Some(events) = self.count("failed", "", code) {
+            tracing::error!(event.id = id, code, events, "event failed for good");
         }
     }
 
     /// Logs that an event was taken from this run.
     pub(super) fn lost(&mut self, lease: Lease) {
-        if self.has_room(false, "lease lost", "") {
+        if let Some(events) = self.count("lease lost", "", "") {
             tracing::warn!(
                 event.id = lease.id,
+                events,
                 "lease lost; the result of this attempt is discarded"
             );
         }
@@ -104,101 +81,43 @@ impl EventLines {
 
     /// Logs that an event goes back because its end cannot be stored.
     pub(super) fn unwritable(&mut self, lease: Lease, code: &str) {
-        if self.has_room(false, "released", code) {
+        if let Some(events) = self.count("released", "", code) {
             tracing::warn!(
                 event.id = lease.id,
                 code,
+                events,
                 "the result cannot be stored; the event is released"
             );
         }
     }
 
-    /// Whether a rejection is the first with its code, and has a line. Counts the others, and logs their
-    /// number once a minute.
-    fn is_first_rejected(&mut self, code: &str) -> bool {
-        let is_known = self.rejected.contains_key(code);
-        let code = if is_known || self.rejected.len() < MOST_CODES {
-            code
-        } else {
-            "other"
-        };
-        let Some(rejected) = self.rejected.get_mut(code) else {
-            let (since, events) = (Instant::now(), 0);
-            self.rejected
-                .insert(code.to_owned(), Rejected { since, events });
-            return self.has_room(false, "rejected", code);
-        };
-        rejected.events += 1;
-        if rejected.since.elapsed() >= EVERY {
-            rejected.tell(code);
+    /// Counts an event. Returns its number if it has a line.
+    fn count(&mut self, line: &'static str, kind: &str, code: &str) -> Option<u64> {
+        let mut key = (line, kind.to_owned(), code.to_owned());
+        if self.counts.len() >= MOST_COUNTED && !self.counts.contains_key(&key) {
+            key = (line, String::new(), "other".to_owned());
         }
-        false
-    }
-
-    /// Whether one more line may be written; counts it otherwise. A level that is not shown has no lines to
-    /// count.
-    fn has_room(&mut self, is_error: bool, outcome: &'static str, code: &str) -> bool {
-        let is_shown = if is_error {
-            tracing::enabled!(tracing::Level::ERROR)
-        } else {
-            tracing::enabled!(tracing::Level::WARN)
-        };
-        if !is_shown || self.written < MOST_LINES {
-            self.written += u32::from(is_shown);
-            return is_shown;
-        }
-        if self.left_out.is_empty() {
-            tell!(
-                is_error,
-                "this run logs no further lines about single events; it ends with their number"
-            );
-        }
-        self.lacks_errors |= is_error;
-        let mut which = (outcome, code.to_owned());
-        if self.left_out.len() >= MOST_CODES && !self.left_out.contains_key(&which) {
-            "other".clone_into(&mut which.1);
-        }
-        *self.left_out.entry(which).or_default() += 1;
-        false
+        let count = self.counts.entry(key).or_default();
+        *count += 1;
+        has_line(*count).then_some(*count)
     }
 }
 
-impl Rejected {
-    /// Logs how many there were.
-    fn tell(&mut self, code: &str) {
-        if self.events > 0 {
-            tracing::warn!(
-                code,
-                events = self.events,
-                "further events rejected by handlers"
-            );
-        }
-        (self.since, self.events) = (Instant::now(), 0);
-    }
+fn has_line(count: u64) -> bool {
+    count <= 10 || count == 10_u64.pow(count.ilog10())
 }
 
 impl Drop for EventLines {
     fn drop(&mut self) {
-        for (code, rejected) in &mut self.rejected {
-            rejected.tell(code);
+        let told = self.counts.iter().filter(|(_, count)| !has_line(**count));
+        let told = told.map(|((line, kind, code), count)| {
+            let words = [line, kind.as_str(), code].into_iter();
+            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+            format!("{}: {count}", words.join(" "))
+        });
+        let counts = told.collect::<Vec<_>>().join(", ");
+        if !counts.is_empty() {
+            tracing::warn!(counts, "lines about single events were left out");
         }
-        if self.left_out.is_empty() {
-            return;
-        }
-        let lines: u64 = self.left_out.values().sum();
-        let mut counts = String::new();
-        for ((outcome, code), count) in &self.left_out {
-            let (comma, space) = (
-                if counts.is_empty() { "" } else { ", " },
-                if code.is_empty() { "" } else { " " },
-            );
-            let _ = write!(counts, "{comma}{outcome}{space}{code}: {count}");
-        }
-        tell!(
-            self.lacks_errors,
-            lines,
-            counts,
-            "lines about single events were left out"
-        );
     }
 }
