@@ -185,6 +185,36 @@ async fn nobody_chooses_what_has_expired_or_removes_it_without_a_line_in_the_aud
 }
 
 #[tokio::test]
+async fn no_program_takes_the_subject_of_another_one() {
+    let (_db, client) = support::opened().await;
+    execute(
+        &client,
+        "SELECT tidegate.declare_subject('form', 'forms.forget')",
+    )
+    .await;
+    for (call, why) in [
+        (
+            "declare_subject('form', 'forms.forget_person')",
+            "subject: must be a name that is not taken, got form, which forms.forget forgets",
+        ),
+        (
+            "declare_subject('employee', 'forms.nothing')",
+            "forget: must be a function (id text, dry_run boolean), got forms.nothing",
+        ),
+        (
+            "declare_retention('forms.nothing', '1 day')",
+            "expire: must be a function (until timestamptz, most integer, dry_run boolean), got forms.nothing",
+        ),
+        (
+            "declare_retention('forms.expire', '1 hour')",
+            "kept: must be 1 to 36600 days, got 01:00:00",
+        ),
+    ] {
+        support::refused(&client, &format!("SELECT tidegate.{call}"), why).await;
+    }
+}
+
+#[tokio::test]
 async fn a_programs_function_that_takes_long_keeps_no_operator_waiting() {
     let (db, client) = support::opened().await;
     let waits = "CREATE TABLE public.go ();

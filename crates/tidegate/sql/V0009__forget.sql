@@ -164,8 +164,10 @@ CREATE FUNCTION tidegate.declare_subject(subject text, forget text) RETURNS void
 BEGIN
     PERFORM tidegate.refuse(format('forget: must be a function (id text, dry_run boolean), got %s', coalesce(declare_subject.forget, 'NULL')))
       WHERE to_regprocedure(declare_subject.forget || '(text, boolean)') IS NULL;
-    INSERT INTO tidegate.subject AS s VALUES (declare_subject.subject, declare_subject.forget)
-        ON CONFLICT (subject) DO UPDATE SET forget = excluded.forget;
+    INSERT INTO tidegate.subject AS s VALUES (declare_subject.subject, declare_subject.forget) ON CONFLICT DO NOTHING;
+    -- Another program's data must not be left out from now on.
+    PERFORM tidegate.refuse(format('subject: must be a name that is not taken, got %s, which %s forgets', s.subject, s.forget))
+       FROM tidegate.subject AS s WHERE s.subject = declare_subject.subject AND s.forget <> declare_subject.forget;
 END $$;
 COMMENT ON FUNCTION tidegate.declare_subject IS
     'Declares how a program''s tables forget somebody. subject: such as customer. forget: the name of a function (id text, '
