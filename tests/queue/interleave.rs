@@ -193,7 +193,7 @@ const STOP: &str = "
         $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
     DO $$
     DECLARE
-        source constant text := pg_get_functiondef('tidegate.lease'::regproc);
+        source constant text := pg_get_functiondef('tidegate.choose'::regproc);
         stopped constant text := replace(source, 'WHERE NOT q.delayed AND q.id > start AND q.id <= upto
                AND CASE', 'WHERE NOT q.delayed AND q.id > start AND q.id <= upto AND public.pass()
                AND CASE');

@@ -53,6 +53,161 @@ BEGIN
     DELETE FROM tidegate.lease_cut AS c USING removed AS r WHERE c.token = r.token;
 END $$;
 
+-- Chooses the next ready events for lease(), behind `start`, and locks them. It runs with the settings of
+-- lease(), which alone calls it.
+--
+-- `ids` is null if there is none. Then `last_id` is where the walk goes on; null at the end of the queue.
+-- `scanned` is `most` if the walk goes on. `suspect`: the only one of `ids` is a suspect. `grouped`: one of
+-- those met has a group. `young`: groups of events that are younger than the walk. `first_last`: the first
+-- event on its last attempt.
+CREATE FUNCTION tidegate.choose(
+    start bigint, most bigint, bytes bigint, passed_by text[], left_out text[], probes boolean, horizon integer, low xid8, due_at timestamptz,
+    OUT ids bigint[], OUT keys text[], OUT last_id bigint, OUT scanned bigint, OUT suspect boolean, OUT grouped boolean, OUT young text[],
+    OUT first_last bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    active int8multirange;
+    upto CONSTANT bigint := CASE WHEN probes THEN 9223372036854775807 ELSE least(start, 9223372036854675807) + 100000 END;
+    beyond bigint;
+    sizes integer[];
+    total bigint;
+    first_suspect bigint;
+    kept bigint;
+BEGIN
+    -- Find the events in leases.
+    SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= choose.low AND NOT l.ended;
+    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses
+    -- FOR NO KEY UPDATE, because FOR UPDATE also skips rows that a foreign-key check has touched. It is a
+    -- subselect of its own, because with stale statistics the planner may run an inlined one once per row.
+    -- The conditions are inside a CASE, because the planner assumes that a CASE passes half of the rows,
+    -- whatever the statistics say. For separate conditions it multiplies the estimates to almost zero, and
+    -- then sorts the table instead of walking its index.
+    SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key) > 0, array_agg(s.group_key), array_agg(s.bytes),
+           sum(s.bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
+           array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
+      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
+      FROM (SELECT q.id, q.group_key, q.payload_bytes + coalesce(pg_column_size(q.progress), 0) AS bytes, q.lapses > 0 AS suspect,
+                   q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
+              FROM tidegate.event_queue AS q
+             WHERE NOT q.delayed AND q.id > start AND q.id <= upto
+               AND CASE WHEN q.available_at <= due_at AND NOT (q.id <@ active)
+                         AND (left_out IS NULL OR q.kind <> ALL (left_out))
+                         -- A subselect is hashed. = ANY of a parameter is searched linearly.
+                         AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
+             ORDER BY q.id LIMIT most
+               FOR NO KEY UPDATE SKIP LOCKED) AS s;
+    IF scanned < most AND NOT probes THEN
+        beyond := (SELECT q.id FROM tidegate.event_queue AS q WHERE NOT q.delayed AND q.id > upto ORDER BY q.id LIMIT 1);
+    END IF;
+    IF scanned = 0 THEN
+        last_id := beyond - 1;
+        scanned := CASE WHEN beyond IS NOT NULL THEN most ELSE 0 END;
+        RETURN;
+    END IF;
+    kept := scanned;
+    suspect := coalesce(first_suspect = ids[1], false);
+    IF suspect THEN
+        kept := 1;
+    ELSIF first_suspect IS NOT NULL THEN
+        kept := array_position(ids, first_suspect) - 1;
+    END IF;
+    IF total > bytes THEN
+        kept := least(kept, greatest(1, (SELECT count(*) FROM (SELECT sum(u.size) OVER (ORDER BY u.n) AS upto
+                  FROM unnest(sizes) WITH ORDINALITY AS u(size, n)) AS r WHERE r.upto <= bytes)));
+    END IF;
+    IF kept < scanned THEN
+        ids := ids[:kept];
+        keys := keys[:kept];
+        last_id := ids[kept];
+    END IF;
+    IF kept < scanned OR beyond IS NOT NULL THEN
+        -- Return the full count, because the end of the queue is not reached yet.
+        scanned := most;
+    END IF;
+END $$;
+
+-- Says for lease() which of the chosen events, `page`, may be leased without breaking the order of a group:
+-- `mine`. It runs with the settings of lease(), which alone calls it.
+CREATE FUNCTION tidegate.in_order(
+    worker uuid, held uuid[], start bigint, ids bigint[], keys text[], young text[], page int8multirange,
+    INOUT clear_to bigint, INOUT low xid8, OUT mine int8multirange, OUT blocked text[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    last_id CONSTANT bigint := upper(page) - 1;
+    locked uuid[];
+    own int8multirange;
+    others int8multirange;
+    busy integer[];
+    passed text[];
+    first_passed bigint;
+    strays boolean;
+    doubtful text[];
+BEGIN
+    -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next
+    -- statement sees which events have left before. (If the next statement locked them itself, it would
+    -- read a lease as it is after a give-back that its snapshot does not contain.)
+    locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
+                     WHERE l.token = ANY (held) AND l.worker = in_order.worker FOR KEY SHARE SKIP LOCKED);
+    -- Read all facts from one snapshot.
+    WITH own AS MATERIALIZED (
+        SELECT l.token, l.ids - coalesce((SELECT range_agg(int8range(c.id, c.id, '[]')) FROM tidegate.lease_cut AS c
+                                           WHERE c.token = l.token), '{}') AS ids
+          FROM tidegate.lease AS l WHERE l.token = ANY (locked)
+    ), live AS MATERIALIZED (
+        SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= in_order.low AND NOT l.ended
+    ), sets AS MATERIALIZED (
+        SELECT coalesce((SELECT range_agg(o.ids) FROM own AS o), '{}') AS own,
+               coalesce((SELECT range_agg(l.ids) FROM live AS l), '{}') AS live
+    )
+    SELECT sets.own, sets.live - sets.own,
+           least((SELECT min(born) FROM live), pg_snapshot_xmin(pg_current_snapshot())),
+           (SELECT array_agg(h) FROM live AS l, unnest(l.groups) AS h WHERE l.token NOT IN (SELECT o.token FROM own AS o)),
+           p.keys, p.first,
+           EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key IS NOT NULL
+                      AND NOT (q.id <@ page) AND NOT (q.id <@ sets.own))
+      INTO own, others, low, busy, passed, first_passed, strays
+      FROM sets, LATERAL (
+           SELECT array_agg(q.group_key) AS keys, min(q.id) AS first
+             FROM tidegate.event_queue AS q
+            WHERE start <= clear_to AND NOT q.delayed AND NOT q.stray AND q.id > start AND q.id <= last_id
+              -- Inside a CASE, as above.
+              AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END
+              AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
+    doubtful := CASE
+        WHEN start > clear_to THEN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k WHERE k IS NOT NULL)
+        WHEN busy IS NULL AND NOT strays THEN passed || young
+        ELSE passed || young || ARRAY(
+             SELECT DISTINCT k FROM unnest(keys) AS k
+              WHERE hashtext(k) IN (SELECT unnest(busy))
+                 -- OFFSET 0 forces one index lookup for each group, never a hash of all strays.
+                 OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
+    mine := page - others;
+    IF cardinality(doubtful) > 0 THEN
+        -- The cut is the first event of each doubtful group that this worker does not hold. Later events
+        -- are not leased. The comparison of rows needs the index of groups: one by id could pass all.
+        WITH cut AS MATERIALIZED (
+            SELECT d.key, ahead.id, ahead.id < d.first AS whole
+              FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
+                      FROM unnest(ids, keys) AS u(id, key)
+                     WHERE u.key IN (SELECT unnest(doubtful)) GROUP BY u.key) AS d
+             CROSS JOIN LATERAL (
+                   SELECT b.id FROM tidegate.event_queue AS b
+                    WHERE b.group_key IS NOT NULL AND (b.group_key, b.id) >= (d.key, 0) AND (b.group_key, b.id) <= (d.key, d.last)
+                      AND NOT (b.id <@ own) AND NOT (b.id <@ mine)
+                    ORDER BY b.group_key, b.id LIMIT 1) AS ahead
+        )
+        SELECT mine - coalesce(range_agg(int8range(u.id, u.id, '[]')), '{}'), least(min(u.id), first_passed),
+               (SELECT array_agg(cut.key) FROM cut WHERE cut.whole)
+          INTO mine, first_passed, blocked
+          FROM unnest(ids, keys) AS u(id, key) JOIN cut ON cut.key = u.key AND u.id > cut.id AND u.id <@ mine;
+    END IF;
+    IF start <= clear_to THEN
+        clear_to := greatest(clear_to, least(last_id, first_passed - 1));
+    END IF;
+END $$;
+
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
 -- `bytes` of payload and progress, which counts as it is stored. It looks at the next 100,000 ids, so that a
 -- call is short even if it may lease none of a million events. Only if `scanned` is less than `most`, the end
@@ -123,31 +278,10 @@ DECLARE
     due_at CONSTANT timestamptz := coalesce(lease.due, instant);
     have_policies boolean;
     start bigint;
-    upto bigint;
-    beyond bigint;
-    horizon integer;
-    active int8multirange;
     left_out text[];
-    ids bigint[];
-    keys text[];
-    sizes integer[];
-    young text[];
-    last_id bigint;
-    total bigint;
-    first_suspect bigint;
-    first_last bigint;
-    grouped bigint;
-    kept bigint;
+    chosen record;
     page int8multirange;
     mine int8multirange;
-    locked uuid[];
-    own int8multirange;
-    others int8multirange;
-    busy integer[];
-    passed text[];
-    first_passed bigint;
-    strays boolean;
-    doubtful text[];
     hashes integer[];
     held_kinds text[] := '{}';
     probed text[];
@@ -174,8 +308,6 @@ BEGIN
         low := '0';
     END IF;
 
-    -- Find the events in leases.
-    SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
     IF probe IS NOT NULL THEN
         SELECT p.probed, p.after INTO probed, after FROM tidegate.begin_probe(probe, worker, kinds, seconds) AS p;
         IF probed IS NULL THEN
@@ -190,9 +322,7 @@ BEGIN
         held_kinds := ARRAY(SELECT k FROM tidegate.service AS s, unnest(s.kinds) AS k
                              WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
     END IF;
-    horizon := age(as_of::xid);
     start := after;
-    upto := CASE WHEN probe IS NULL THEN least(start, 9223372036854675807) + 100000 ELSE 9223372036854775807 END;
     SELECT array_agg(k.kind) FILTER (WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed)),
            coalesce(bool_or(k.policy <> '{}'), false)
       INTO left_out, have_policies FROM tidegate.event_kind AS k;
@@ -200,140 +330,38 @@ BEGIN
         services := tidegate.watched_services();
     END IF;
 
-    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses
-    -- FOR NO KEY UPDATE, because FOR UPDATE also skips rows that a foreign-key check has touched. It is a
-    -- subselect of its own, because with stale statistics the planner may run an inlined one once per row.
-    -- The conditions are inside a CASE, because the planner assumes that a CASE passes half of the rows,
-    -- whatever the statistics say. For separate conditions it multiplies the estimates to almost zero, and
-    -- then sorts the table instead of walking its index.
-    SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.bytes),
-           sum(s.bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
-           array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
-      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
-      FROM (SELECT q.id, q.group_key, q.payload_bytes + coalesce(pg_column_size(q.progress), 0) AS bytes, q.lapses > 0 AS suspect,
-                   q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
-              FROM tidegate.event_queue AS q
-             WHERE NOT q.delayed AND q.id > start AND q.id <= upto
-               AND CASE WHEN q.available_at <= due_at AND NOT (q.id <@ active)
-                         AND (left_out IS NULL OR q.kind <> ALL (left_out))
-                         -- A subselect is hashed. = ANY of a parameter is searched linearly.
-                         AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
-             ORDER BY q.id LIMIT most
-               FOR NO KEY UPDATE SKIP LOCKED) AS s;
-    beyond := CASE WHEN scanned < most AND probe IS NULL THEN (
-        SELECT q.id FROM tidegate.event_queue AS q WHERE NOT q.delayed AND q.id > upto ORDER BY q.id LIMIT 1) END;
-    IF scanned = 0 THEN
-        IF beyond IS NOT NULL THEN
-            after := beyond - 1;
-            scanned := most;
-        ELSIF probe IS NOT NULL THEN
+    SELECT * INTO chosen FROM tidegate.choose(start, most, bytes, passed_by, left_out, probe IS NOT NULL, age(as_of::xid), low, due_at);
+    scanned := chosen.scanned;
+    after := chosen.last_id;
+    IF chosen.ids IS NULL THEN
+        IF after IS NULL AND probe IS NOT NULL THEN
             PERFORM tidegate.end_probes(probe);
             services := tidegate.watched_services();
         END IF;
+        after := coalesce(after, start);
         RETURN;
     END IF;
-    kept := scanned;
-    suspect := coalesce(first_suspect = ids[1], false);
-    IF suspect THEN
-        kept := 1;
-    ELSIF first_suspect IS NOT NULL THEN
-        kept := array_position(ids, first_suspect) - 1;
-    END IF;
-    IF total > bytes THEN
-        kept := least(kept, greatest(1, (SELECT count(*) FROM (SELECT sum(u.size) OVER (ORDER BY u.n) AS upto
-                  FROM unnest(sizes) WITH ORDINALITY AS u(size, n)) AS r WHERE r.upto <= bytes)));
-    END IF;
-    IF kept < scanned THEN
-        ids := ids[:kept];
-        keys := keys[:kept];
-        last_id := ids[kept];
-    END IF;
-    IF kept < scanned OR beyond IS NOT NULL THEN
-        -- Return the full count, because the end of the queue is not reached yet.
-        scanned := most;
-    END IF;
-    after := last_id;
-    page := CASE WHEN last_id - ids[1] + 1 = kept THEN int8multirange(int8range(ids[1], last_id, '[]'))
-                 ELSE tidegate.ranges(ids) END;
-
-    IF grouped = 0 THEN
+    suspect := chosen.suspect;
+    page := CASE WHEN after - chosen.ids[1] + 1 = cardinality(chosen.ids) THEN int8multirange(int8range(chosen.ids[1], after, '[]'))
+                 ELSE tidegate.ranges(chosen.ids) END;
+    IF chosen.grouped THEN
+        SELECT o.mine, o.blocked, o.clear_to, o.low INTO mine, blocked, clear_to, low
+          FROM tidegate.in_order(worker, held, start, chosen.ids, chosen.keys, chosen.young, page, clear_to, low) AS o;
+    ELSE
         -- Events leased between the first look and the scan are not ours. Events that we have locked cannot
         -- be leased any more.
-        SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
-          INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
-        mine := page - others;
+        SELECT page - coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
+          INTO mine, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
         -- The condition on the group is inside a CASE, so that the planner cannot use the index of groups,
         -- which it would read completely.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
-                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
-            clear_to := greatest(clear_to, last_id);
-        END IF;
-    ELSE
-        -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next
-        -- statement sees which events have left before. (If the next statement locked them itself, it would
-        -- read a lease as it is after a give-back that its snapshot does not contain.)
-        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
-                         WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
-        -- Read all facts from one snapshot.
-        WITH own AS MATERIALIZED (
-            SELECT l.token, l.ids - coalesce((SELECT range_agg(int8range(c.id, c.id, '[]')) FROM tidegate.lease_cut AS c
-                                               WHERE c.token = l.token), '{}') AS ids
-              FROM tidegate.lease AS l WHERE l.token = ANY (locked)
-        ), live AS MATERIALIZED (
-            SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended
-        ), sets AS MATERIALIZED (
-            SELECT coalesce((SELECT range_agg(o.ids) FROM own AS o), '{}') AS own,
-                   coalesce((SELECT range_agg(l.ids) FROM live AS l), '{}') AS live
-        )
-        SELECT sets.own, sets.live - sets.own,
-               least((SELECT min(born) FROM live), pg_snapshot_xmin(pg_current_snapshot())),
-               (SELECT array_agg(h) FROM live AS l, unnest(l.groups) AS h WHERE l.token NOT IN (SELECT o.token FROM own AS o)),
-               p.keys, p.first,
-               EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key IS NOT NULL
-                          AND NOT (q.id <@ page) AND NOT (q.id <@ sets.own))
-          INTO own, others, low, busy, passed, first_passed, strays
-          FROM sets, LATERAL (
-               SELECT array_agg(q.group_key) AS keys, min(q.id) AS first
-                 FROM tidegate.event_queue AS q
-                WHERE start <= clear_to AND NOT q.delayed AND NOT q.stray AND q.id > start AND q.id <= last_id
-                  -- Inside a CASE, as above.
-                  AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END
-                  AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
-        doubtful := CASE
-            WHEN start > clear_to THEN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k WHERE k IS NOT NULL)
-            WHEN busy IS NULL AND NOT strays THEN passed || young
-            ELSE passed || young || ARRAY(
-                 SELECT DISTINCT k FROM unnest(keys) AS k
-                  WHERE hashtext(k) IN (SELECT unnest(busy))
-                     -- OFFSET 0 forces one index lookup for each group, never a hash of all strays.
-                     OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
-        mine := page - others;
-        IF cardinality(doubtful) > 0 THEN
-            -- The cut is the first event of each doubtful group that this worker does not hold. Later events
-            -- are not leased. The comparison of rows needs the index of groups: one by id could pass all.
-            WITH cut AS MATERIALIZED (
-                SELECT d.key, ahead.id, ahead.id < d.first AS whole
-                  FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
-                          FROM unnest(ids, keys) AS u(id, key)
-                         WHERE u.key IN (SELECT unnest(doubtful)) GROUP BY u.key) AS d
-                 CROSS JOIN LATERAL (
-                       SELECT b.id FROM tidegate.event_queue AS b
-                        WHERE b.group_key IS NOT NULL AND (b.group_key, b.id) >= (d.key, 0) AND (b.group_key, b.id) <= (d.key, d.last)
-                          AND NOT (b.id <@ own) AND NOT (b.id <@ mine)
-                        ORDER BY b.group_key, b.id LIMIT 1) AS ahead
-            )
-            SELECT mine - coalesce(range_agg(int8range(u.id, u.id, '[]')), '{}'), least(min(u.id), first_passed),
-                   (SELECT array_agg(cut.key) FROM cut WHERE cut.whole)
-              INTO mine, first_passed, blocked
-              FROM unnest(ids, keys) AS u(id, key) JOIN cut ON cut.key = u.key AND u.id > cut.id AND u.id <@ mine;
-        END IF;
-        IF start <= clear_to THEN
-            clear_to := greatest(clear_to, least(last_id, first_passed - 1));
+                WHERE NOT q.delayed AND q.id > start AND q.id <= after AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
+            clear_to := greatest(clear_to, after);
         END IF;
     END IF;
 
     IF probe IS NOT NULL THEN
-        PERFORM tidegate.note_probe(probe, last_id, isempty(mine));
+        PERFORM tidegate.note_probe(probe, after, isempty(mine));
         services := tidegate.watched_services();
     END IF;
     IF isempty(mine) THEN
@@ -341,18 +369,18 @@ BEGIN
         RETURN;
     END IF;
     IF mine = page THEN
-        taken := kept;
-        hashes := CASE WHEN grouped > 0 THEN ARRAY(SELECT DISTINCT hashtext(k) FROM unnest(keys) AS k WHERE k IS NOT NULL) END;
+        taken := cardinality(chosen.ids);
+        hashes := CASE WHEN chosen.grouped THEN ARRAY(SELECT DISTINCT hashtext(k) FROM unnest(chosen.keys) AS k WHERE k IS NOT NULL) END;
     ELSE
         SELECT count(*), array_agg(DISTINCT hashtext(u.key)) FILTER (WHERE u.key IS NOT NULL) INTO taken, hashes
-          FROM unnest(ids, keys) AS u(id, key) WHERE u.id <@ mine;
+          FROM unnest(chosen.ids, chosen.keys) AS u(id, key) WHERE u.id <@ mine;
     END IF;
     INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
     VALUES (token, worker, mine,
             CASE WHEN suspect OR first_window = 0 THEN 0
-                 ELSE least(first_last - 1,
-                      CASE WHEN mine = page THEN ids[least(first_window, kept)]
-                           ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
+                 ELSE least(chosen.first_last - 1,
+                      CASE WHEN mine = page THEN chosen.ids[least(first_window, taken)]
+                           ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(chosen.ids) AS u(id) WHERE u.id <@ mine
                                   ORDER BY u.id LIMIT first_window) AS w) END) END,
             hashes, instant, instant, due_at + make_interval(secs => seconds), clear_to, as_of);
 END $$;
@@ -814,7 +842,7 @@ COMMENT ON FUNCTION tidegate.unmarked_events IS
     'rows.';
 
 -- What the roles may do here; see roles.sql.
-GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased,
+GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.choose, tidegate.in_order, tidegate.lease, tidegate.read_leased,
     tidegate.in_hand, tidegate.renew, tidegate.take_back_starts, tidegate.hand_back, tidegate.locked_with_earlier,
     tidegate.earlier_of, tidegate.shrink_leases, tidegate.apply_cuts, tidegate.lapse, tidegate.break_leases,
     tidegate.dead_workers, tidegate.sweep, tidegate.is_first, tidegate.promote TO tidegate_drain;
