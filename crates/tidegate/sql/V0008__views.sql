@@ -369,162 +369,18 @@ COMMENT ON VIEW tidegate.stuck_events IS
 COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';
 COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
--- A function, because the planner, which has no statistics of groups, would take this for the costly part of
--- the view, and compile it.
-CREATE FUNCTION tidegate.waiting_behind(group_key text, id bigint) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER AS $$
-    SELECT count(*) FROM tidegate.event_queue AS q WHERE q.group_key = waiting_behind.group_key AND q.id > waiting_behind.id
-$$;
-COMMENT ON FUNCTION tidegate.waiting_behind IS 'How many events wait behind one. group_key: its group. id: the event.';
-
--- The groups come first, then the first event of each and the one behind it, so that the planner has nothing
--- to choose.
-CREATE VIEW tidegate.blocked_groups AS
-SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
-       head.available_at, head.last_error, head.created_at,
-       tidegate.waiting_behind(head.group_key, head.id) AS waiting, tidegate.why(head.id) AS why
-  FROM (SELECT DISTINCT d.group_key FROM tidegate.event_queue AS d WHERE d.delayed AND d.group_key IS NOT NULL
-        UNION
-        -- While all services are called, nothing is read here; in an outage, the first 10,000 ready events.
-        SELECT f.group_key FROM (SELECT r.kind, r.group_key FROM tidegate.event_queue AS r
-                                  WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed') AND NOT r.delayed
-                                  ORDER BY r.id LIMIT 10000) AS f
-         WHERE f.group_key IS NOT NULL
-           AND f.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')) AS held_up
- CROSS JOIN LATERAL (SELECT h.* FROM tidegate.event_queue AS h WHERE h.group_key = held_up.group_key ORDER BY h.id LIMIT 1) AS head
- CROSS JOIN LATERAL (SELECT FROM tidegate.event_queue AS n WHERE n.group_key = head.group_key AND n.id > head.id ORDER BY n.id LIMIT 1) AS next
- WHERE head.delayed OR head.kind = ANY (ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'));
-COMMENT ON VIEW tidegate.blocked_groups IS
-    'Groups whose first event waits for a retry, a planned time or a service while other events wait behind it. Groups behind a '
-    'service are sought among the first 10,000 ready events.';
-COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
-COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
-COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
-COMMENT ON COLUMN tidegate.blocked_groups.waiting IS 'How many events wait behind it.';
-COMMENT ON COLUMN tidegate.blocked_groups.why IS 'What that event waits for: see why().';
-
--- Kinds that are not registered share one name, as in add_figures().
---
--- One pass over the queue serves all kinds. The block range index finds the events of the last hour, whatever
--- the size of the log. This does not work with clock_timestamp(), which changes from row to row, so that no
--- index can be used. With ten million rows in the log, reading the last hour took 0.7 s with it and 0.02 s
--- with statement_timestamp().
---
--- A function with a setting, because Postgres would compile the plan for a million events and a long log,
--- which takes as long as to run it.
-CREATE FUNCTION tidegate.figures_by_kind() RETURNS TABLE (
-    kind text, pending bigint, processing bigint, delayed bigint, max_attempts_used integer, oldest_age_ms bigint,
-    completed bigint, completed_with_errors bigint, failed bigint, attempts_per_event double precision,
-    latency_p50_ms bigint, latency_p95_ms bigint, latency_p99_ms bigint, failure_rate double precision, events bigint,
-    stuck bigint, paused boolean
-) LANGUAGE sql STABLE SECURITY DEFINER ROWS 20 SET jit = off AS $$
-WITH held AS MATERIALIZED (
-    SELECT * FROM tidegate.held
-), live AS (
-    SELECT coalesce(k.kind, '(unregistered)') AS kind,
-           count(*) AS events,
-           count(*) FILTER (WHERE NOT q.delayed AND NOT (q.id <@ held.ids)) AS pending,
-           count(*) FILTER (WHERE q.id <@ held.ids) AS processing,
-           count(*) FILTER (WHERE q.delayed AND NOT (q.id <@ held.ids)) AS delayed,
-           count(*) FILTER (WHERE q.id <@ held.stuck) AS stuck,
-           max(q.attempts) AS max_attempts_used,
-           extract(epoch FROM clock_timestamp() - min(q.created_at)) * 1000 AS oldest_age_ms
-      FROM tidegate.event_queue AS q CROSS JOIN held LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind GROUP BY 1
-), finished AS (
-    SELECT coalesce(k.kind, '(unregistered)') AS kind,
-           count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
-           count(*) FILTER (WHERE status = 'COMPLETED_WITH_ERRORS') AS completed_with_errors,
-           count(*) FILTER (WHERE status = 'FAILED') AS failed,
-           avg(attempts) AS attempts_per_event,
-           -- Takes any two times, unlike a minus.
-           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY tstzrange_subdiff(finished_at, created_at)) AS latency
-      FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
-     WHERE finished_at > statement_timestamp() - interval '1 hour'
-       -- Without an attempt: put off, and nothing was done.
-       AND (attempts > 0 OR status <> 'COMPLETED')
-     GROUP BY 1
-)
-SELECT kind,
-       coalesce(live.pending, 0) AS pending,
-       coalesce(live.processing, 0) AS processing,
-       coalesce(live.delayed, 0) AS delayed,
-       coalesce(live.max_attempts_used, 0) AS max_attempts_used,
-       live.oldest_age_ms::bigint AS oldest_age_ms,
-       coalesce(finished.completed, 0) AS completed,
-       coalesce(finished.completed_with_errors, 0) AS completed_with_errors,
-       coalesce(finished.failed, 0) AS failed,
-       round(finished.attempts_per_event, 2)::float8 AS attempts_per_event,
-       (finished.latency[1] * 1000)::bigint AS latency_p50_ms,
-       (finished.latency[2] * 1000)::bigint AS latency_p95_ms,
-       (finished.latency[3] * 1000)::bigint AS latency_p99_ms,
-       round((finished.completed_with_errors + finished.failed)::numeric
-             / nullif(finished.completed + finished.completed_with_errors + finished.failed, 0), 4)::float8 AS failure_rate,
-       coalesce(live.events, 0) AS events,
-       coalesce(live.stuck, 0) AS stuck,
-       coalesce(event_kind.paused, false) AS paused
-  FROM tidegate.event_kind
-  FULL JOIN live USING (kind)
-  FULL JOIN finished USING (kind)
-$$;
-COMMENT ON FUNCTION tidegate.figures_by_kind IS 'The rows of the view stats.';
-
-CREATE VIEW tidegate.stats AS SELECT * FROM tidegate.figures_by_kind();
-COMMENT ON VIEW tidegate.stats IS
-    'One row per kind: the live events, and the results of the events that ended within the last hour.';
-COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
-COMMENT ON COLUMN tidegate.stats.processing IS 'Leased events.';
-COMMENT ON COLUMN tidegate.stats.delayed IS 'Events that wait for their time, a retry, or other events.';
-COMMENT ON COLUMN tidegate.stats.max_attempts_used IS 'The most attempts that any live event has had.';
-COMMENT ON COLUMN tidegate.stats.oldest_age_ms IS
-    'Milliseconds since the oldest live event was published. Null: there are no live events.';
-COMMENT ON COLUMN tidegate.stats.completed IS 'Events that ended COMPLETED within the last hour.';
-COMMENT ON COLUMN tidegate.stats.completed_with_errors IS 'Events that ended COMPLETED_WITH_ERRORS within the last hour.';
-COMMENT ON COLUMN tidegate.stats.failed IS 'Events that ended FAILED within the last hour.';
-COMMENT ON COLUMN tidegate.stats.attempts_per_event IS 'The mean number of attempts of the events that ended within the last hour.';
-COMMENT ON COLUMN tidegate.stats.latency_p50_ms IS 'The median of their times from publish to end, in milliseconds.';
-COMMENT ON COLUMN tidegate.stats.latency_p95_ms IS 'The 95th percentile of their times from publish to end, in milliseconds.';
-COMMENT ON COLUMN tidegate.stats.latency_p99_ms IS 'The 99th percentile of their times from publish to end, in milliseconds.';
-COMMENT ON COLUMN tidegate.stats.failure_rate IS 'The share of them that did not end COMPLETED, 0 to 1.';
-COMMENT ON COLUMN tidegate.stats.events IS 'All live events of the kind: pending, processing and delayed.';
-COMMENT ON COLUMN tidegate.stats.stuck IS 'Leased events whose worker has not renewed its lease in time.';
-COMMENT ON COLUMN tidegate.stats.paused IS 'True: drains do not lease events of the kind.';
-
--- One pass over the queue serves all services, and none is made while all are called.
-CREATE VIEW tidegate.services AS
-WITH waits AS MATERIALIZED (
-    SELECT q.kind, count(*) AS waiting, min(q.created_at) AS oldest
-      FROM tidegate.event_queue AS q
-     WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed')
-       AND q.kind = ANY (ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'))
-     GROUP BY q.kind
-)
-SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds, s.max_running, s.per_second,
-       (SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
-         WHERE p.service = s.service AND p.until >= clock_timestamp()) AS places,
-       w.waiting, w.oldest
-  FROM tidegate.service AS s
- CROSS JOIN LATERAL (SELECT coalesce(sum(k.waiting), 0)::bigint AS waiting, min(k.oldest) AS oldest FROM waits AS k
-                      WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)) AS w;
-COMMENT ON VIEW tidegate.services IS 'Outside services that handlers call and that have failed, are limited, or were paused.';
-COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers hold now.';
-COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
-COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';
-
 -- What the roles may do here; see roles.sql. A view's functions run with the reader's rights.
 GRANT SELECT ON tidegate.events TO tidegate_drain;
 GRANT SELECT, UPDATE (status, available_at, expires_at, max_attempts), DELETE ON tidegate.events TO tidegate_operate;
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
     created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, parent_id, replay_of,
     delayed) ON tidegate.events TO tidegate_read;
-GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.services, tidegate.at_work
-   TO tidegate_drain, tidegate_operate, tidegate_read;
-GRANT SELECT ON tidegate.stats, tidegate.stuck_events, tidegate.blocked_groups TO tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.at_work TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.stuck_events TO tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON
     tidegate.jobs TO tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job, tidegate.due_at TO tidegate_drain, tidegate_operate, tidegate_jobs;
-GRANT EXECUTE ON FUNCTION tidegate.figures_by_kind, tidegate.waiting_behind TO tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.why TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code
    TO tidegate_operate, tidegate_read;

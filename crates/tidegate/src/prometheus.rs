@@ -66,7 +66,7 @@ const METRICS: [&str; 14] = [
     "tidegate_attempts_total counter Attempts of events that have ended, by kind.",
     "tidegate_latency_seconds histogram Time from the publish of an event to its end, by kind.",
     "tidegate_stuck_events gauge Events in the hands of workers that have not renewed their leases, 10,000 at most.",
-    "tidegate_blocked_groups gauge Groups whose first event waits for its time while others wait behind it, of the 10,000 delayed events that are due first.",
+    "tidegate_blocked_groups gauge Groups whose first event waits for its time or a service while others wait behind it, sought among 10,000 events.",
     "tidegate_expiring_events gauge Events that have not started and whose deadline comes within this time, 10,000 at most.",
     "tidegate_service_open gauge 1 when an outside service is not called: it does not answer, or is paused.",
     "tidegate_last_drain_timestamp_seconds gauge When the last drain came to its end, within a week. Missing when none did.",
@@ -96,57 +96,33 @@ const MOST_LOOKED_AT: i64 = 10_000;
 const SETTINGS: &str =
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 5000";
 
-/// Runs before [`EVENTS`], which is the last statement. If a queue is only a little larger than the sample,
-/// the planner prefers to read and sort all of it. It may also not know yet how large the queue is.
-const WALK: &str = "SET LOCAL enable_seqscan = off";
-
 // Each reads a bounded number of rows of the queue, whatever its size, and none reads the log.
 // `tidegate_read` may run all of them. Kinds that no program has registered share the name `other`. Every
 // registered kind has its samples: a counter that begins at 0 misses nothing.
 statements! {
     /// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
-    /// ready. Reading by id costs little and includes the oldest events.
-    ///
-    /// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its
-    /// kind is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or
-    /// `planned` if its time has not come, after an attempt or without one; otherwise `ready`.
+    /// ready.
     EVENTS: "prometheus_events" [INT8] = "\
-WITH held AS MATERIALIZED (
-    SELECT ids FROM tidegate.held
-), live AS (
-    SELECT q.kind, q.id, q.delayed, q.attempts, q.available_at, q.created_at
-      FROM tidegate.event_queue AS q ORDER BY q.id LIMIT $1
-), stated AS (
-    SELECT coalesce(k.kind, 'other') AS kind, greatest(q.available_at, q.created_at) AS since,
-           CASE WHEN q.id <@ held.ids THEN 'running'
-                WHEN k.paused THEN 'paused'
-                WHEN q.kind = ANY (down.kinds) THEN 'waiting_for_service'
-                WHEN NOT q.delayed OR q.available_at <= statement_timestamp() THEN 'ready'
-                WHEN q.attempts > 0 THEN 'retrying'
-                ELSE 'planned' END AS state
-      FROM live AS q
-     CROSS JOIN held
-     CROSS JOIN (SELECT ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed') AS kinds) AS down
-      LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind
-), counted AS MATERIALIZED (
-    SELECT s.kind, s.state, count(*) AS events, greatest(0, extract(epoch FROM statement_timestamp() - min(s.since))) AS age
-      FROM stated AS s GROUP BY s.kind, s.state
-), sample AS (
-    SELECT k.kind, s.place, s.state, coalesce(c.events, 0) AS events, coalesce(c.age, 0) AS age
-      FROM (SELECT e.kind FROM tidegate.event_kind AS e UNION SELECT c.kind FROM counted AS c) AS k
-     CROSS JOIN unnest('{ready,planned,retrying,running,paused,waiting_for_service}'::text[]) WITH ORDINALITY AS s(state, place)
-      LEFT JOIN counted AS c USING (kind, state))
+WITH counted AS MATERIALIZED (
+    SELECT * FROM tidegate.depths($1)
+)
 SELECT jsonb_build_object('metric', 'tidegate_events_truncated', 'labels', '{}'::text[],
                           'value', (coalesce(sum(c.events), 0) >= $1)::int)::text
   FROM counted AS c
 UNION ALL
-(SELECT m.document FROM sample AS s
+(SELECT m.document
+   FROM (SELECT e.kind FROM tidegate.event_kind AS e UNION SELECT c.kind FROM counted AS c) AS k
+   LEFT JOIN counted AS c USING (kind)
   CROSS JOIN LATERAL (
-      SELECT jsonb_build_object('metric', 'tidegate_events', 'labels', ARRAY['kind', s.kind, 'state', s.state], 'value', s.events)::text
+      SELECT s.place, jsonb_build_object('metric', 'tidegate_events', 'value', coalesce(s.events, 0),
+                               'labels', ARRAY['kind', CASE k.kind WHEN '(unregistered)' THEN 'other' ELSE k.kind END, 'state', s.state])::text
+        FROM (VALUES (1, 'ready', c.ready), (2, 'planned', c.planned), (3, 'retrying', c.retrying), (4, 'running', c.running),
+                     (5, 'paused', c.paused), (6, 'waiting_for_service', c.waiting_for_service)) AS s(place, state, events)
       UNION ALL
-      SELECT jsonb_build_object('metric', 'tidegate_oldest_ready_seconds', 'labels', ARRAY['kind', s.kind], 'value', trim_scale(s.age))::text
-       WHERE s.state = 'ready') AS m(document)
-  ORDER BY s.kind COLLATE \"C\", s.place)";
+      SELECT 1, jsonb_build_object('metric', 'tidegate_oldest_ready_seconds',
+                    'labels', ARRAY['kind', CASE k.kind WHEN '(unregistered)' THEN 'other' ELSE k.kind END],
+                    'value', coalesce(trim_scale(greatest(0, extract(epoch FROM statement_timestamp() - c.ready_since))), 0))::text) AS m(place, document)
+  ORDER BY k.kind COLLATE \"C\", m.place)";
 
     /// All events that have ever ended by being handled, by kind and status, their attempts, and the
     /// histogram of their latency. Its buckets are those of `tidegate.minute_stats`.
@@ -154,8 +130,7 @@ UNION ALL
 WITH ended AS (
     SELECT coalesce(k.kind, 'other') AS kind, m.status, m.within_ms, least(sum(m.events), 1e17) AS events,
            least(sum(m.attempts), 1e17) AS attempts, sum(m.latency_ms) AS latency_ms
-      FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
-     WHERE m.status <> 'PUT_OFF'
+      FROM tidegate.ended('-infinity') AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
      GROUP BY coalesce(k.kind, 'other'), m.status, m.within_ms
     UNION ALL
     SELECT k.kind, NULL, NULL, 0, 0, 0 FROM tidegate.event_kind AS k)
@@ -184,14 +159,7 @@ SELECT jsonb_build_object('metric', s.metric, 'labels', s.labels, 'value', trim_
   FROM (VALUES
        ('tidegate_schema_info', ARRAY['version', (SELECT coalesce(max(m.version), 0)::text FROM tidegate.queue_migrations AS m)], 1::numeric),
        ('tidegate_stuck_events', '{}', (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stuck)),
-       ('tidegate_blocked_groups', '{}',
-        (SELECT count(*)
-           FROM (SELECT q.id, q.group_key FROM tidegate.event_queue AS q
-                  WHERE q.delayed AND q.group_key IS NOT NULL ORDER BY q.available_at LIMIT $1) AS head
-          WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
-                             WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
-            AND EXISTS (SELECT FROM tidegate.event_queue AS behind
-                         WHERE behind.group_key = head.group_key AND behind.id > head.id))),
+       ('tidegate_blocked_groups', '{}', (SELECT count(*) FROM tidegate.blocked($1))),
        ('tidegate_expiring_events', '{within,1h}',
         (SELECT count(*)
            FROM (SELECT q.id FROM tidegate.event_queue AS q
@@ -234,7 +202,6 @@ async fn read(database: &Database) -> Result<Vec<Sample>> {
     let mut samples: Vec<Sample> = documents(&client, &ENDED, &[]).await?;
     samples.extend(documents(&client, &STATE, &[&MOST_LOOKED_AT]).await?);
     samples.extend(documents(&client, &SERVICES, &[]).await?);
-    client.batch_execute(WALK).await.map_err(&failed)?;
     samples.extend(documents(&client, &EVENTS, &[&MOST_EVENTS]).await?);
     client.batch_execute("COMMIT").await.map_err(&failed)?;
     Ok(samples)

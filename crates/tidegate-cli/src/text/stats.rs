@@ -67,6 +67,10 @@ fn expiring(kinds: &[ExpiringKind]) -> String {
 /// Describes the number of live events and their age.
 fn depth(stats: &StatsReport) -> String {
     match stats.backlog {
+        events if stats.is_estimate => format!(
+            "about {events} events in the queue, the oldest {} old; what follows counts the first 100000 of them",
+            coarse(stats.oldest_age_ms)
+        ),
         0 => "the queue is empty".to_owned(),
         1 => format!("1 event in the queue, {} old", coarse(stats.oldest_age_ms)),
         events => format!(

@@ -3,13 +3,12 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::views::HEADS_LOOKED_AT;
 use tidegate_cli::quoted;
 
 use super::events;
 use crate::desk::Desk;
 use crate::form::Params;
-use crate::html::{empty, event, field, named, number, table, why};
+use crate::html::{empty, event, field, named, table, why};
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
@@ -25,7 +24,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let count = overview.blocked.len();
     let body = html! {
         @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, &overview.blocked)) }
-        p.note { "A group is blocked while its first event waits for a retry, a planned time or a service. The page checks the first " (number(u64::from(HEADS_LOOKED_AT))) " delayed events, and as many ready ones while a service is not called, and lists at most 100 groups." }
+        p.note { "A group is blocked while its first event waits for a retry, a planned time or a service. The page checks the first 10,000 delayed events of groups, and as many ready ones while a service is not called, and lists at most 100 groups." }
     };
     let page = Page::new("/groups", "Blocked groups", "tidegate blocked-groups", body);
     page.fixed(search(&desk))

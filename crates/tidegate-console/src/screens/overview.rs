@@ -59,7 +59,7 @@ fn sum(ended: &[KindFigures]) -> Step {
 }
 
 fn tiles(overview: &Overview, span: Span, sum: Step) -> Markup {
-    let in_hand: u64 = overview.depths.iter().map(|depth| depth.processing).sum();
+    let in_hand: u64 = overview.depths.iter().map(|depth| depth.running).sum();
     let delayed: u64 = overview.depths.iter().map(|depth| depth.delayed).sum();
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = sum.ended() as f64 / span.length().as_secs_f64();

@@ -26,7 +26,8 @@ pub struct BlockedGroupsReport {
 }
 
 statements! {
-    BLOCKED_GROUPS: "blocked_groups" [INT8] =
+    /// Groups whose first event holds back other events, at most `$1`.
+    pub(super) BLOCKED_GROUPS: "blocked_groups" [INT8] =
         "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1";
 }
 

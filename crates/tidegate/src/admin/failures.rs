@@ -84,8 +84,8 @@ WITH span AS MATERIALIZED (
 ), cause AS MATERIALIZED (
     SELECT m.kind, m.status, coalesce(m.code, '') AS code, least(sum(m.events), 1e17)::bigint AS events,
            min(m.minute) AS first, max(m.minute) AS last, max(m.last_id) AS example
-      FROM tidegate.minute_stats AS m
-     WHERE m.minute >= (SELECT s.since FROM span AS s) AND m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')
+      FROM tidegate.ended((SELECT s.since FROM span AS s)) AS m
+     WHERE m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')
        AND ($3::text IS NULL OR m.kind = $3) AND ($4::text IS NULL OR m.status = $4)
      GROUP BY 1, 2, 3
 ), listed AS MATERIALIZED (

@@ -4,7 +4,7 @@ use serde_json::Number;
 
 use super::prelude::*;
 use super::{ExpiringKind, ServiceStatus};
-use crate::queue::{document, documents, expiring, services_down};
+use crate::queue::{backlog, document, documents, expiring, services_down};
 
 /// Show the size, age, throughput and failures of the queue, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
@@ -14,8 +14,12 @@ pub struct StatsRequest {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[non_exhaustive]
 pub struct StatsReport {
-    /// Live events.
+    /// Live events: an exact number below 100,000, above it the planner's estimate.
     pub backlog: u64,
+    /// Whether `backlog` is an estimate. Then the figures of live events cover the 100,000 with the lowest
+    /// ids.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_estimate: bool,
     /// Age of the oldest live event.
     pub oldest_age_ms: u64,
     /// Leased events.
@@ -24,15 +28,16 @@ pub struct StatsReport {
     pub delayed: u64,
     /// Leased events whose lease has run out because their worker died or froze.
     pub stuck: u64,
-    /// Groups whose first event waits while other events wait behind it.
+    /// Groups whose first event waits while other events wait behind it, as the view `tidegate.blocked_groups`
+    /// finds them.
     pub blocked_groups: u64,
     /// Dead letters of the last day that failed, as `failures` counts them.
     pub failed_last_day: u64,
     /// Dead letters of the last day that a handler rejected.
     pub rejected_last_day: u64,
-    /// Events that ended in the last hour.
+    /// Events that ended since the minute that began an hour ago, as all figures of the last hour.
     pub finished_last_hour: u64,
-    /// Events that ended in the last minute, per second.
+    /// Events that ended since the last minute began, per second.
     pub throughput_per_second: f64,
     /// Events that will pass their start-before deadline before they start (B13), soonest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -88,20 +93,18 @@ pub struct KindStats {
 }
 
 statements! {
-    /// The figures of the whole queue that are not sums over its kinds. Times of the log are compared with
-    /// `statement_timestamp()`: `clock_timestamp()` may change from row to row, so it cannot use an index.
+    /// The figures of the whole queue that are not sums over its kinds.
     OVERVIEW: "overview" [] = "\
 SELECT jsonb_build_object(
-           'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
-                                        FROM tidegate.event_queue ORDER BY id LIMIT 1), 0),
-           'blocked_groups', (SELECT count(*) FROM tidegate.blocked_groups),
+           'blocked_groups', (SELECT count(*) FROM tidegate.blocked()),
            'failed_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0), 1e17)::bigint,
            'rejected_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status <> 'FAILED'), 0), 1e17)::bigint,
-           'throughput_per_second', (SELECT count(*) FROM tidegate.event_log
-                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text
-  FROM tidegate.minute_stats AS m
- WHERE m.minute >= (SELECT tidegate.figures_since(statement_timestamp() - interval '1 day'))
-   AND m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')";
+           'throughput_per_second', (SELECT coalesce(sum(l.events), 0) / extract(epoch FROM statement_timestamp() - s.since)
+                                       FROM (SELECT tidegate.figures_since(statement_timestamp() - interval '1 minute') AS since) AS s
+                                       LEFT JOIN tidegate.ended(statement_timestamp() - interval '1 minute') AS l ON true
+                                      GROUP BY s.since)::float8)::text
+  FROM tidegate.ended(statement_timestamp() - interval '1 day') AS m
+ WHERE m.status <> 'COMPLETED'";
 
     STATS: "stats" [] = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
 }
@@ -109,7 +112,6 @@ SELECT jsonb_build_object(
 /// The figures that belong to no kind.
 #[derive(Default, Deserialize)]
 struct Whole {
-    oldest_age_ms: u64,
     blocked_groups: u64,
     failed_last_day: u64,
     rejected_last_day: u64,
@@ -126,10 +128,12 @@ impl Verb for StatsRequest {
         let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;
         let whole = whole.unwrap_or_default();
         let kinds: Vec<KindStats> = documents(&client, &STATS, &[]).await?;
+        let left = backlog(&client).await?;
         let sum = |of: fn(&KindStats) -> u64| kinds.iter().map(of).sum();
         Ok(StatsReport {
-            backlog: sum(|kind| kind.events),
-            oldest_age_ms: whole.oldest_age_ms,
+            backlog: left.events,
+            is_estimate: left.is_estimate(),
+            oldest_age_ms: left.oldest_age_ms,
             in_flight: sum(|kind| kind.processing),
             delayed: sum(|kind| kind.delayed),
             stuck: sum(|kind| kind.stuck),

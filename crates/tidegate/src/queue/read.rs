@@ -64,13 +64,13 @@ SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestam
  ORDER BY first.available_at LIMIT 1";
 
     /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
-    /// rows. If no other kind is registered, which is usual, the statement reads no event.
+    /// events. If no other kind is registered, which is usual, the statement reads no event.
     OTHERS: "others" [TEXT_ARRAY] = "\
-SELECT q.kind, count(*)
-  FROM (SELECT kind FROM tidegate.event_queue LIMIT 100000) AS q
- WHERE q.kind <> ALL ($1) AND EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind <> ALL ($1))
-   AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = q.kind AND k.targets = '{}')
- GROUP BY q.kind ORDER BY 2 DESC, 1 LIMIT 20";
+SELECT d.kind, d.events
+  FROM tidegate.depths() AS d
+ WHERE d.kind <> ALL ($1) AND EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind <> ALL ($1))
+   AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = d.kind AND k.targets = '{}')
+ ORDER BY d.events DESC, d.kind LIMIT 20";
 
     /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first,
     /// among the `$2` events with the earliest deadlines. `$1` is a window in seconds. An event counts in
@@ -98,12 +98,12 @@ WITH held AS MATERIALIZED (
      WHERE q.expires_at > statement_timestamp() AND NOT (q.id <@ held.started)
      ORDER BY q.expires_at LIMIT $2
 ), span AS (
-    SELECT date_trunc('minute', statement_timestamp() - make_interval(secs => $1)) AS since
+    SELECT tidegate.figures_since(statement_timestamp() - make_interval(secs => $1)) AS since
 ), finished AS MATERIALIZED (
-    SELECT m.kind, sum(m.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
-      FROM span JOIN tidegate.minute_stats AS m ON m.minute >= span.since
-     WHERE m.status <> 'PUT_OFF' AND EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
-     GROUP BY m.kind, span.since
+    SELECT e.kind, sum(e.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
+      FROM span CROSS JOIN LATERAL tidegate.ended(span.since) AS e
+     WHERE EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
+     GROUP BY e.kind, span.since
 ), placed AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f)
 SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', min(p.expires_at))::text
@@ -160,6 +160,14 @@ pub struct Backlog {
     pub events: u64,
     /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
+}
+
+impl Backlog {
+    /// Whether `events` is an estimate.
+    #[must_use]
+    pub const fn is_estimate(&self) -> bool {
+        self.events >= 100_000
+    }
 }
 
 /// Returns how many events are left, and how old the oldest is (B9).

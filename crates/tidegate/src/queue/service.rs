@@ -31,7 +31,7 @@ SELECT g.ended FROM tidegate.give_up(-9223372036854775808, 9223372036854775807, 
 
     /// All services about which anything was reported.
     SERVICES: "services" [] =
-        "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service";
+        "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 }
 
 /// A service that has recently not answered, or whose calls are limited.

@@ -16,10 +16,9 @@ SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
            'rejected', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 0), 1e17)::bigint,
            'failed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 0), 1e17)::bigint,
            'latency_ms', least(sum(f.latency_ms), 1e17)::bigint)::text
-  FROM (SELECT date_bin(make_interval(secs => $2), m.minute, timestamptz 'epoch') AS step, m.status, m.events, m.latency_ms
-          FROM tidegate.minute_stats AS m
-         WHERE m.minute > statement_timestamp() - make_interval(secs => $1) AND ($3::text IS NULL OR m.kind = $3)
-           AND m.status <> 'PUT_OFF') AS f
+  FROM (SELECT date_bin(make_interval(secs => $2), e.minute, timestamptz 'epoch') AS step, e.status, e.events, e.latency_ms
+          FROM tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS e
+         WHERE $3::text IS NULL OR e.kind = $3) AS f
  GROUP BY f.step ORDER BY f.step";
 
     /// Finished events of the last `$1` seconds by kind, with the histogram of their latency. The events
@@ -34,8 +33,7 @@ SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
                coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED'), 0) AS completed,
                coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0) AS rejected,
                coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0) AS failed
-          FROM tidegate.minute_stats AS m
-         WHERE m.minute >= (SELECT tidegate.figures_since(statement_timestamp() - make_interval(secs => $1))) AND m.status <> 'PUT_OFF'
+          FROM tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS m
          GROUP BY m.kind, m.within_ms) AS b
  GROUP BY b.kind ORDER BY b.kind";
 }

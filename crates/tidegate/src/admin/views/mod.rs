@@ -15,12 +15,13 @@ use tokio_postgres::types::ToSql;
 
 pub use self::event::{Columns, Content, Dossier, show, show_bare};
 pub use self::finished::{KindFigures, Span, Step};
+use super::blocked_groups::BLOCKED_GROUPS;
 use super::program::Service;
 use crate::config::in_range;
 use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::queue::statement::{Statement, statements};
-use crate::queue::{backlog, documents};
+use crate::queue::{backlog, documents, services};
 use crate::status::{ServiceState, ServiceStatus};
 
 /// The statements of all views.
@@ -45,9 +46,6 @@ pub(super) fn limit(limit: Option<u32>) -> Result<i64> {
 /// The most live events that are counted. Above it the number is an estimate.
 pub const COUNTED: u32 = 100_000;
 
-/// The most delayed events of groups that are checked for blocked groups.
-pub const HEADS_LOOKED_AT: u32 = 10_000;
-
 /// The most blocked groups in an overview.
 const BLOCKED_SHOWN: i64 = 100;
 
@@ -66,40 +64,8 @@ SELECT jsonb_build_object(
                               AND has_function_privilege(p.oid, 'EXECUTE')),
            'user', current_user, 'database', current_database())::text";
 
-    /// Live events by kind, among the first `$1` rows. Kinds that are not registered share one name.
-    DEPTHS: "depths" [INT8] = "\
-WITH held AS MATERIALIZED (SELECT ids, stuck FROM tidegate.held)
-SELECT jsonb_build_object('kind', coalesce(k.kind, '(unregistered)'), 'events', count(*),
-           'processing', count(*) FILTER (WHERE q.id <@ held.ids),
-           'delayed', count(*) FILTER (WHERE q.delayed AND NOT (q.id <@ held.ids)),
-           'stuck', count(*) FILTER (WHERE q.id <@ held.stuck),
-           'oldest', min(q.created_at))::text
-  FROM (SELECT id, kind, delayed, created_at FROM tidegate.event_queue LIMIT $1) AS q CROSS JOIN held
-  LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind
- GROUP BY k.kind ORDER BY k.kind";
-
-    /// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of
-    /// groups are checked, and, while a service is not called, the first `$2` ready ones. Waiting events are
-    /// counted up to 1,000.
-    BLOCKED: "blocked" [INT8, INT8] = "\
-SELECT to_jsonb(b)::text
-  FROM (SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
-               head.available_at, head.last_error, head.created_at, tidegate.why(head.id) AS why,
-               (SELECT count(*) FROM (SELECT FROM tidegate.event_queue AS behind
-                                       WHERE behind.group_key = head.group_key AND behind.id > head.id LIMIT 1000) AS first) AS waiting
-          FROM ((SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
-                   FROM tidegate.event_queue WHERE delayed AND group_key IS NOT NULL ORDER BY available_at LIMIT $2)
-                UNION ALL
-                SELECT * FROM (SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
-                                 FROM tidegate.event_queue
-                                WHERE NOT delayed AND EXISTS (SELECT FROM tidegate.service WHERE state <> 'closed')
-                                ORDER BY id LIMIT $2) AS ready
-                 WHERE kind IN (SELECT unnest(kinds) FROM tidegate.service WHERE state <> 'closed')) AS head
-         WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
-                            WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
-           AND EXISTS (SELECT FROM tidegate.event_queue AS behind
-                        WHERE behind.group_key = head.group_key AND behind.id > head.id)
-         ORDER BY head.id LIMIT $1) AS b";
+    /// Live events by kind, among the first `$1`.
+    DEPTHS: "depths" [INT8] = "SELECT to_jsonb(d)::text FROM tidegate.depths($1) AS d ORDER BY d.kind";
 
     /// The live events of a group in order, at most `$2`, with what each waits for.
     GROUP: "group_events" [TEXT, INT8] = "\
@@ -110,14 +76,6 @@ SELECT (to_jsonb(g) || jsonb_build_object('why', tidegate.why(g.id)))::text
                q.group_key, q.correlation_id, q.created_at, q.available_at, q.delayed, NULL::timestamptz AS finished_at, q.last_error
           FROM tidegate.event_queue AS q, held
          WHERE q.group_key = $1 ORDER BY q.id LIMIT $2) AS g";
-
-    /// Services without the number of waiting events, because counting these would read the queue once per
-    /// service.
-    SERVICE_STATES: "service_states" [] = "\
-SELECT (to_jsonb(s) || jsonb_build_object('waiting', 0, 'oldest', NULL, 'places', (
-           SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
-            WHERE p.service = s.service AND p.until >= statement_timestamp())))::text
-  FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 
     /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most
     /// `$4`. An entry can name a hundred thousand events; the first ten are returned.
@@ -174,7 +132,7 @@ pub struct Depth {
     /// All events of this kind.
     pub events: u64,
     /// Leased events.
-    pub processing: u64,
+    pub running: u64,
     /// Events that wait for a planned time or for another attempt.
     pub delayed: u64,
     /// Events leased by workers that have stopped responding.
@@ -195,7 +153,7 @@ pub struct Overview {
     pub oldest_age_ms: u64,
     /// By kind.
     pub depths: Vec<Depth>,
-    /// Blocked groups, at most 100, found among [`HEADS_LOOKED_AT`] delayed events.
+    /// Blocked groups, at most 100.
     pub blocked: Vec<Value>,
     /// Services; unavailable ones first.
     pub services: Vec<ServiceStatus>,
@@ -315,18 +273,13 @@ impl Service {
         let client = self.looking().await?;
         let backlog = backlog(&client).await?;
         let depths = documents(&client, &DEPTHS, &[&i64::from(COUNTED)]).await?;
-        let mut services = documents(&client, &SERVICE_STATES, &[]).await?;
-        for service in &mut services {
-            count_waiting(service, &depths);
-        }
-        let heads = i64::from(HEADS_LOOKED_AT);
         Ok(Overview {
             events: backlog.events,
-            is_estimate: backlog.events >= u64::from(COUNTED),
+            is_estimate: backlog.is_estimate(),
             oldest_age_ms: backlog.oldest_age_ms,
             depths,
-            blocked: documents(&client, &BLOCKED, &[&BLOCKED_SHOWN, &heads]).await?,
-            services,
+            blocked: documents(&client, &BLOCKED_GROUPS, &[&BLOCKED_SHOWN]).await?,
+            services: services(&client).await?,
             drains: documents(&client, &DRAINS, &[&DRAINS_SHOWN]).await?,
         })
     }
@@ -380,20 +333,5 @@ impl Service {
     /// When the database fails.
     pub async fn log_partitions(&self) -> Result<Vec<Value>> {
         self.view(&LOG_PARTITIONS, &[]).await
-    }
-}
-
-/// Counts the events that wait for an unavailable service, among those that were counted.
-fn count_waiting(service: &mut ServiceStatus, depths: &[Depth]) {
-    if service.state == ServiceState::Closed {
-        return;
-    }
-    let waits = depths
-        .iter()
-        .filter(|depth| service.kinds.contains(&depth.kind));
-    for depth in waits {
-        service.waiting += depth.events;
-        let oldest = service.oldest.take().into_iter();
-        service.oldest = oldest.chain(depth.oldest.clone()).min();
     }
 }
