@@ -144,7 +144,6 @@ def folders(file):
 
 def reference():
     """Compares each page with what there is, in both directions: a missing name, and one that is made up."""
-    drain_report = documented(r"drain\.(?:cost\.)?(\w+)\??:")
     raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
     templates = [ROOT / "template.yaml", *(ROOT / "deploy").glob("*.yaml")]
     alarms = {name for file in templates for name in re.findall(r'AlarmName: !Sub "?\$\{(?:AWS::StackName|Base)\}-([a-z-]+)', file.read_text())}
@@ -163,7 +162,6 @@ def reference():
         ("state", shown, "reference/states.md", None, *[r"^\| `([A-Z_]+)` \| `event_"] * 2),
         ("state", documented(r'services\.services\[\]\.state: "(\w+)"'), "reference/states.md", "States of a service", FIRST, FIRST),
         ("stop reason", documented(r'drain\.stop_reason: "(\w+)"'), "reference/states.md", "Why a drain ended", FIRST, FIRST),
-        ("field", drain_report, "reference/metrics.md", "The report", r"`([a-z_]+)`", FIRST),
         ("alarm", alarms, "guides/incident.md", "Alarms", *[r"^### ([a-z-]+)$"] * 2),
     ]
     wrong = [f"docs/reference/states.md: there is no code {name}" for name in sorted(told("reference/states.md", "Codes of events", FIRST) - words)]

@@ -334,3 +334,39 @@ async fn a_failure_fits_its_schema_and_a_verb_without_one_is_refused() {
         assert!(all["schemas"][&verb].is_object(), "{verb}");
     }
 }
+
+/// The page of metrics has a row for each field of a drain's report, made of its description's first sentence.
+#[tokio::test]
+async fn the_page_of_metrics_has_what_a_report_has() {
+    const PAGE: &str = "docs/reference/metrics.md";
+    const HEAD: &str = "| field | meaning |\n|---|---|\n";
+    let Checked { schema, .. } = Checked::of("drain").await;
+    let rows = rows("", &schema);
+    let page = std::fs::read_to_string(support::project_file(PAGE)).unwrap();
+    let (before, rest) = page.split_once(HEAD).unwrap();
+    let (_, after) = rest.split_once("\n\n").unwrap();
+    support::golden::compare(PAGE, &format!("{before}{HEAD}{rows}\n{after}"));
+}
+
+/// Returns the rows of a document's fields, and below each those of its parts.
+fn rows(above: &str, schema: &Value) -> String {
+    let Some(fields) = schema["properties"].as_object() else {
+        return String::new();
+    };
+    let rows = fields.iter().map(|(name, field)| {
+        let required = schema["required"].as_array().into_iter().flatten();
+        let star = if required.into_iter().any(|one| one == name) {
+            ""
+        } else {
+            " *"
+        };
+        let meaning = field["description"].as_str().unwrap_or("Always `drain`.");
+        let meaning = meaning.replace('\n', " ");
+        let meaning = meaning
+            .split_once(". ")
+            .map_or(meaning.trim_end_matches('.'), |(first, _)| first);
+        let parts = rows(&format!("{above}{name}."), field);
+        format!("| `{above}{name}`{star} | {meaning} |\n{parts}")
+    });
+    rows.collect()
+}

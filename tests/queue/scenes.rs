@@ -168,15 +168,15 @@ macro_rules! guards {
 }
 
 guards! {
-    YOUNG: "lease" "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)" => "NULL::text[]";
-    PASSED: "lease" "p.keys, p.first," => "NULL::text[], p.first,";
-    CLEARED: "lease" "WHEN start > clear_to THEN" => "WHEN false THEN";
-    STRAYS: "lease" "WHERE q.stray AND q.group_key IS NOT NULL" => "WHERE false";
-    BUSY: "lease" "unnest(l.groups) AS h WHERE l.token NOT IN" => "unnest(l.groups) AS h WHERE false AND l.token NOT IN";
-    HELD: "lease" "WHERE l.token = ANY (held) AND" => "WHERE";
-    OWN_LOCK: "lease" "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED" => "l.worker = lease.worker";
-    SECOND_LOOK: "lease" "sets.live - sets.own," => "'{}'::int8multirange,";
-    ALONE: "lease" "kept := array_position(ids, first_suspect) - 1;" => "NULL;";
+    YOUNG: "choose" "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)" => "NULL::text[]";
+    PASSED: "in_order" "p.keys, p.first," => "NULL::text[], p.first,";
+    CLEARED: "in_order" "WHEN start > clear_to THEN" => "WHEN false THEN";
+    STRAYS: "in_order" "WHERE q.stray AND q.group_key IS NOT NULL" => "WHERE false";
+    BUSY: "in_order" "unnest(l.groups) AS h WHERE l.token NOT IN" => "unnest(l.groups) AS h WHERE false AND l.token NOT IN";
+    HELD: "in_order" "WHERE l.token = ANY (held) AND" => "WHERE";
+    OWN_LOCK: "in_order" "l.worker = in_order.worker FOR KEY SHARE SKIP LOCKED" => "l.worker = in_order.worker";
+    SECOND_LOOK: "in_order" "sets.live - sets.own," => "'{}'::int8multirange,";
+    ALONE: "choose" "kept := array_position(ids, first_suspect) - 1;" => "NULL;";
     FOLLOWERS: "hand_back" "b.id >= first.id AND b.id <@ own" => "b.id = first.id AND b.id <@ own";
     UNDER_WAY: "hand_back" "ORDER BY l.token FOR UPDATE;" => ";";
     FENCE: "complete" "WHERE l.token = tokens[n] FOR KEY SHARE;" => "WHERE l.token = tokens[n];";
@@ -319,7 +319,7 @@ async fn i4_a_lease_whose_answer_was_lost_is_not_ours() {
 
 #[tokio::test]
 async fn what_we_hold_ourselves_does_not_bar_what_stands_behind_it() {
-    let no_own = ("lease", HELD.1, "WHERE false AND");
+    let no_own = ("in_order", HELD.1, "WHERE false AND");
     hangs_on(no_own, async |scene| {
         scene.publish(["g"]).await;
         let taken = scene.leased(ONE).await;
@@ -592,8 +592,8 @@ async fn i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again() {
             .batch_execute(
                 "CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql AS
                      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
-                 DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease'::regproc),
-                     'SELECT array_agg(k.kind) FILTER', 'PERFORM public.pass(); SELECT array_agg(k.kind) FILTER');
+                 DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.choose'::regproc),
+                     'SELECT count(*), max(s.id)', 'PERFORM public.pass(); SELECT count(*), max(s.id)');
                  END $$;
                  ALTER TABLE tidegate.lease DROP CONSTRAINT an_event_is_in_one_lease;
                  SELECT pg_advisory_lock(1)",
@@ -687,7 +687,7 @@ async fn impatient(scene: &Scene) -> Client {
 }
 
 guards! {
-    LAST: "lease" "least(first_last - 1," => "least(NULL,";
+    LAST: "lease" "least(chosen.first_last - 1," => "least(NULL,";
     IN_TIME: "lapse" "AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)" => "";
     CLEARED_OF_LAPSES: "retry_leased" "CASE WHEN o.charged THEN 0 ELSE q.lapses END" => "q.lapses";
     LOCKED_STAY: "locked_with_earlier" "FOR NO KEY UPDATE SKIP LOCKED" => "FOR NO KEY UPDATE";

@@ -8,12 +8,13 @@
 //! The format is Amazon's "Specification: Embedded metric format" in the guide of CloudWatch. It is small
 //! enough that a crate for it would bring more code than it replaces.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
-use crate::drain::{DrainReport, ServiceCalls};
+use crate::drain::report::{COUNTERS, Class, DrainReport, ServiceCalls};
 use crate::error::{Error, Result};
 use crate::figures::{Figures, Histogram, KindFigures};
 use crate::status::ServiceState;
@@ -84,23 +85,10 @@ impl Metrics {
         // A metric that is never sent costs nothing.
         let if_known = |value: u64| report.backlog.and(Some(value));
         let broken = succeeded && !report.is_balanced();
-        let still_running = Some(report.still_running).filter(|running| *running > 0);
-        let starts_failed = Some(report.starts_failed).filter(|failed| *failed > 0);
+        for (name, count) in counted(report) {
+            document.metric(name, "Count", json!(count));
+        }
         for (name, unit, value) in [
-            ("Leased", "Count", Some(report.leased)),
-            ("Completed", "Count", Some(report.completed)),
-            (
-                "CompletedWithErrors",
-                "Count",
-                Some(report.completed_with_errors),
-            ),
-            ("Failed", "Count", Some(report.failed + report.given_up)),
-            ("Retried", "Count", Some(report.retried)),
-            ("Released", "Count", Some(report.released)),
-            ("LeaseLost", "Count", Some(report.lease_lost)),
-            ("Expired", "Count", Some(report.expired)),
-            ("Abandoned", "Count", Some(report.abandoned)),
-            ("Published", "Count", Some(report.published)),
             ("Drains", "Count", Some(u64::from(succeeded))),
             ("ReportBroken", "Count", Some(u64::from(broken))),
             ("Backlog", "Count", report.backlog),
@@ -109,8 +97,6 @@ impl Metrics {
             ("Expiring", "Count", if_known(report.expiring)),
             ("ServicesDown", "Count", if_known(services_down(report))),
             ("DrainsFailed", "Count", (!succeeded).then_some(1)),
-            ("StillRunning", "Count", still_running),
-            ("StartsFailed", "Count", starts_failed),
             ("BudgetUsedPercent", "Percent", Some(budget_used(report))),
         ] {
             if let Some(value) = value {
@@ -163,6 +149,18 @@ impl Metrics {
         }
         document.line()
     }
+}
+
+/// What a run counted, by metric; rare ones only if there are any.
+fn counted(report: &DrainReport) -> BTreeMap<&'static str, u64> {
+    let mut counted = BTreeMap::new();
+    for counter in COUNTERS.iter().filter(|counter| !counter.metric.is_empty()) {
+        let count = (counter.of)(report);
+        if count > 0 || counter.class != Class::Rare {
+            *counted.entry(counter.metric).or_default() += count;
+        }
+    }
+    counted
 }
 
 /// Counts the services that do not answer. Services that an operator has paused do not count, because they

@@ -63,28 +63,7 @@ pub fn broken_off(report: &DrainReport) -> String {
     format!("failed after {}\n{table}", coarse(report.elapsed_ms))
 }
 
-/// What a drain has counted; the last two only if there are any.
 fn ended(report: &DrainReport) -> Vec<(String, u64)> {
-    let counts = [
-        ("leased", report.leased),
-        ("completed", report.completed),
-        ("rejected by a handler", report.completed_with_errors),
-        ("failed", report.failed),
-        ("to be retried", report.retried),
-        ("waiting for a service", report.deferred),
-        ("snoozed", report.snoozed),
-        ("released before they started", report.released),
-        ("lease lost", report.lease_lost),
-        ("expired", report.expired),
-        ("abandoned", report.abandoned),
-        ("ended, a service being down", report.given_up),
-        ("follow-ups published", report.published),
-    ];
-    let rare = [
-        ("periodic events published", report.scheduled),
-        ("given up, but still running", report.still_running),
-    ];
-    let rare = rare.into_iter().filter(|(_, count)| *count > 0);
-    let all = counts.into_iter().chain(rare);
-    all.map(|(what, count)| (what.to_owned(), count)).collect()
+    let counts = report.counts();
+    counts.map(|(what, count)| (what.to_owned(), count)).collect()
 }

@@ -26,7 +26,7 @@ mod limits;
 pub mod lines;
 mod observers;
 mod options;
-mod report;
+pub(crate) mod report;
 mod rest;
 mod scan;
 mod scheduling;

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tracing::Span;
+use tracing::field::Empty;
 
 use crate::handler::ServiceCall;
 use crate::status::ServiceStatus;
+use crate::trace::SPANS;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,107 +30,184 @@ pub enum StopReason {
     AlreadyRun,
 }
 
-/// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred +
-/// snoozed + released + lease_lost`. Events that ended as expired, abandoned or given up were not leased to a
-/// handler for that.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
-#[serde(tag = "action", rename = "drain")]
-#[non_exhaustive]
-pub struct DrainReport {
-    /// Events leased to be handled.
-    pub leased: u64,
-    /// Ended COMPLETED.
-    pub completed: u64,
-    /// Ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
-    pub completed_with_errors: u64,
-    /// Ended FAILED: no attempt left, no handler, or undecodable.
-    pub failed: u64,
-    /// Back in the queue for another attempt.
-    pub retried: u64,
-    /// Back in the queue, with their attempt restored: a service that they need does not answer.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub deferred: u64,
-    /// Their handlers asked to run later: back in the queue with their attempt restored, or COMPLETED with a
-    /// new event that does the work ([`Done::put_off`](crate::Done::put_off)).
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub snoozed: u64,
-    /// Back in the queue before they started, with their attempt restored.
-    pub released: u64,
-    /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after
-    /// the lease had run out.
-    pub lease_lost: u64,
-    /// Ended FAILED without a handler: their start-before deadline had passed.
-    pub expired: u64,
-    /// Ended FAILED without a handler: a worker had abandoned their last attempt.
-    pub abandoned: u64,
-    /// Ended FAILED without a handler: they had waited for a service for too long.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub given_up: u64,
-    /// Follow-ups published.
-    pub published: u64,
-    /// Periodic events published for schedule slots that were due.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub scheduled: u64,
-    /// Handlers that were given up on and cannot be ended, because they block their threads. They continue
-    /// after the run is over, while their events are back in the queue. Run the next drain in a new process.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub still_running: u64,
-    /// Leases that returned events.
-    pub batches: u64,
-    /// How long the run took.
-    pub elapsed_ms: u64,
-    /// How long it was allowed to take.
-    pub budget_ms: u64,
-    /// Why it ended.
-    pub stop_reason: StopReason,
-    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 if it
-    /// had none.
-    #[serde(default)]
-    pub slot: u16,
-    /// Live events left, in any state. `None`, like the other figures of the queue, if the database did not
-    /// tell in time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backlog: Option<u64>,
-    /// The part of the backlog that a drain of this program could lease now. Excludes events that are
-    /// planned, wait for a retry, are leased by another drain, or are held back by their group, a pause or an
-    /// outside service. 10,000 at most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_left: Option<u64>,
-    /// Further drains that it has started, to work alongside it or after it.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub started_drains: u64,
-    /// Starts of further drains that failed.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub starts_failed: u64,
-    /// The next time when a plan, a retry, a schedule, a service's next try, or the end of another worker's
-    /// lease or slot makes work available, if it is known; RFC 3339. If it is overdue, the current time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
-    pub next_due_at: Option<String>,
-    /// Age of the oldest live event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oldest_age_ms: Option<u64>,
-    /// How long the oldest event has been ready that a drain of this program could lease now; 0 if there is
-    /// none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oldest_ready_ms: Option<u64>,
-    /// Live events that will pass their start-before deadline before they start (B13).
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub expiring: u64,
-    /// Services that are not called now, with the events that wait for each. Empty unless the run has met
-    /// one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub services_down: Vec<ServiceStatus>,
-    /// The calls of each service, with targets; at most a hundred, and `other`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub services: BTreeMap<String, ServiceCalls>,
-    /// The cost of the run.
-    #[serde(default)]
-    pub cost: Cost,
-    /// Live events of kinds that this program does not handle, by kind; at most twenty kinds.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unhandled: BTreeMap<String, u64>,
+/// A number that a run counts.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    /// Its field in the span of a drain.
+    pub(crate) span_field: &'static str,
+    /// What people call it; empty if no text has it.
+    pub(crate) label: &'static str,
+    /// Its metric for CloudWatch; empty if it has none. Two of one metric are added up.
+    pub(crate) metric: &'static str,
+    pub(crate) class: Class,
+    pub(crate) of: fn(&DrainReport) -> u64,
+}
+
+/// What a counter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Leased events that went this way: each goes one of these ways.
+    End,
+    /// Something else.
+    Count,
+    /// Something that texts and metrics mention only if it happened.
+    Rare,
+}
+
+/// Defines the report of a drain. A new counter is one line of it: its name, its class, its label and its
+/// metric.
+macro_rules! report {
+    (
+        $(#[$meta:meta])*
+        counters { $($(#[$attribute:meta])* $name:ident: $class:ident($label:literal, $metric:literal);)* }
+        others { $($others:tt)* }
+    ) => {
+        $(#[$meta])*
+        pub struct DrainReport {
+            $($(#[$attribute])* pub $name: u64,)*
+            $($others)*
+        }
+
+        /// All that a run counts.
+        pub(crate) const COUNTERS: &[Counter] = &[$(Counter {
+            span_field: concat!("tidegate.", stringify!($name)),
+            label: $label,
+            metric: $metric,
+            class: Class::$class,
+            of: |report| report.$name,
+        }),*];
+
+        impl DrainReport {
+            /// Adds what another run counted.
+            fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        /// Opens the span of a drain. It has a field for each counter.
+        pub(super) fn span() -> Span {
+            tracing::debug_span!(
+                target: SPANS,
+                "drain",
+                "trace.position" = Empty,
+                "trace.links" = Empty,
+                "otel.kind" = Empty,
+                "tidegate.budget_ms" = Empty,
+                $({ concat!("tidegate.", stringify!($name)) } = Empty,)*
+                "tidegate.stop_reason" = Empty,
+                "error.type" = Empty,
+                "otel.status_code" = Empty,
+            )
+        }
+    };
+}
+
+report! {
+    /// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried +
+    /// deferred + snoozed + released + lease_lost`. Events that ended as expired, abandoned or given up were
+    /// not leased to a handler for that.
+    #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+    #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+    #[serde(tag = "action", rename = "drain")]
+    #[non_exhaustive]
+    counters {
+        /// Events leased to be handled.
+        leased: Count("leased", "Leased");
+        /// Ended COMPLETED.
+        completed: End("completed", "Completed");
+        /// Ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
+        completed_with_errors: End("rejected by a handler", "CompletedWithErrors");
+        /// Ended FAILED: no attempt left, no handler, or undecodable.
+        failed: End("failed", "Failed");
+        /// Back in the queue for another attempt.
+        retried: End("to be retried", "Retried");
+        /// Back in the queue, with their attempt restored: a service that they need does not answer.
+        #[serde(default, skip_serializing_if = "is_none")]
+        deferred: End("waiting for a service", "");
+        /// Their handlers asked to run later: back in the queue with their attempt restored, or COMPLETED
+        /// with a new event that does the work (`Done::put_off`).
+        #[serde(default, skip_serializing_if = "is_none")]
+        snoozed: End("snoozed", "");
+        /// Back in the queue before they started, with their attempt restored.
+        released: End("released before they started", "Released");
+        /// No longer held by this drain when their handlers finished: requeued, or leased by another worker
+        /// after the lease had run out.
+        lease_lost: End("lease lost", "LeaseLost");
+        /// Ended FAILED without a handler: their start-before deadline had passed.
+        expired: Count("expired", "Expired");
+        /// Ended FAILED without a handler: a worker had abandoned their last attempt.
+        abandoned: Count("abandoned", "Abandoned");
+        /// Ended FAILED without a handler: they had waited for a service for too long.
+        #[serde(default, skip_serializing_if = "is_none")]
+        given_up: Count("ended, a service being down", "Failed");
+        /// Follow-ups published.
+        published: Count("follow-ups published", "Published");
+        /// Periodic events published for schedule slots that were due.
+        #[serde(default, skip_serializing_if = "is_none")]
+        scheduled: Rare("periodic events published", "");
+        /// Handlers that were given up on and cannot be ended, because they block their threads. They
+        /// continue after the run is over, while their events are back in the queue. Run the next drain in a
+        /// new process.
+        #[serde(default, skip_serializing_if = "is_none")]
+        still_running: Rare("given up, but still running", "StillRunning");
+        /// Leases that returned events.
+        batches: Count("", "");
+        /// Further drains that it has started, to work alongside it or after it.
+        #[serde(default, skip_serializing_if = "is_none")]
+        started_drains: Rare("", "");
+        /// Starts of further drains that failed.
+        #[serde(default, skip_serializing_if = "is_none")]
+        starts_failed: Rare("starts of further drains that failed", "StartsFailed");
+    }
+    others {
+        /// How long the run took.
+        pub elapsed_ms: u64,
+        /// How long it was allowed to take.
+        pub budget_ms: u64,
+        /// Why it ended.
+        pub stop_reason: StopReason,
+        /// The slot of this drain, of `DrainOptions::max_drains`; 0 if it had none.
+        #[serde(default)]
+        pub slot: u16,
+        /// Live events left, in any state. `None`, like the other figures of the queue, if the database did not
+        /// tell in time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub backlog: Option<u64>,
+        /// The part of the backlog that a drain of this program could lease now. Excludes events that are
+        /// planned, wait for a retry, are leased by another drain, or are held back by their group, a pause or an
+        /// outside service. 10,000 at most.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ready_left: Option<u64>,
+        /// The next time when a plan, a retry, a schedule, a service's next try, or the end of another worker's
+        /// lease or slot makes work available, if it is known; RFC 3339. If it is overdue, the current time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
+        pub next_due_at: Option<String>,
+        /// Age of the oldest live event.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub oldest_age_ms: Option<u64>,
+        /// How long the oldest event has been ready that a drain of this program could lease now; 0 if there is
+        /// none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub oldest_ready_ms: Option<u64>,
+        /// Live events that will pass their start-before deadline before they start.
+        #[serde(default, skip_serializing_if = "is_none")]
+        pub expiring: u64,
+        /// Services that are not called now, with the events that wait for each. Empty unless the run has met
+        /// one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub services_down: Vec<ServiceStatus>,
+        /// The `calls` of each service and target, of these `failed`, `bad_answer`, `throttled` and `unavailable`,
+        /// `took_ms` and `longest_ms`; at most a hundred services, and `other`.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub services: BTreeMap<String, ServiceCalls>,
+        /// The cost of the run.
+        #[serde(default)]
+        pub cost: Cost,
+        /// Live events of kinds that this program does not handle, by kind; at most twenty kinds.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub unhandled: BTreeMap<String, u64>,
+    }
 }
 
 /// The calls of a service. Each event counts as a call, also if several share one.
@@ -253,49 +333,38 @@ impl DrainReport {
     #[must_use]
     pub fn followed_by(self, next: Self) -> Self {
         let ended = self.ended() + next.ended();
-        let mut services = self.services;
-        for (name, calls) in next.services {
-            services.entry(name).or_default().add(calls);
+        let mut services = self.services.clone();
+        for (name, calls) in &next.services {
+            services.entry(name.clone()).or_default().add(*calls);
         }
-        Self {
+        let mut both = Self {
             services,
             cost: self.cost.and(next.cost, ended),
-            leased: self.leased + next.leased,
-            completed: self.completed + next.completed,
-            completed_with_errors: self.completed_with_errors + next.completed_with_errors,
-            failed: self.failed + next.failed,
-            retried: self.retried + next.retried,
-            deferred: self.deferred + next.deferred,
-            snoozed: self.snoozed + next.snoozed,
-            released: self.released + next.released,
-            lease_lost: self.lease_lost + next.lease_lost,
-            expired: self.expired + next.expired,
-            abandoned: self.abandoned + next.abandoned,
-            given_up: self.given_up + next.given_up,
-            published: self.published + next.published,
-            scheduled: self.scheduled + next.scheduled,
-            still_running: self.still_running + next.still_running,
-            batches: self.batches + next.batches,
             elapsed_ms: self.elapsed_ms + next.elapsed_ms,
             budget_ms: self.budget_ms + next.budget_ms,
-            started_drains: self.started_drains + next.started_drains,
-            starts_failed: self.starts_failed + next.starts_failed,
             ..next
-        }
+        };
+        both.add(&self);
+        both
+    }
+
+    /// Returns what a text of the run says: each count with the words for it, the usual ones also if they are
+    /// 0.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = COUNTERS.iter().map(|counter| (counter, (counter.of)(self)));
+        let told = all.filter(|(counter, count)| {
+            !counter.label.is_empty() && (counter.class != Class::Rare || *count > 0)
+        });
+        told.map(|(counter, count)| (counter.label, count))
     }
 
     /// Whether every leased event is accounted for.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
-        self.leased
-            == self.completed
-                + self.completed_with_errors
-                + self.failed
-                + self.retried
-                + self.deferred
-                + self.snoozed
-                + self.released
-                + self.lease_lost
+        let ends = COUNTERS
+            .iter()
+            .filter(|counter| counter.class == Class::End);
+        self.leased == ends.map(|counter| (counter.of)(self)).sum::<u64>()
     }
 }
 

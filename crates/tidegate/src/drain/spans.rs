@@ -14,7 +14,7 @@ use std::time::Duration;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use super::report::{DrainReport, StopReason};
+use super::report::{self, COUNTERS, DrainReport, StopReason};
 use super::settle::Settled;
 use crate::budget::millis;
 use crate::chain::Chain;
@@ -54,7 +54,7 @@ fn position(chain: Chain, ratio: f64) -> TraceContext {
 impl Spans {
     /// Begins the span of a drain. Returns `None` if nobody collects spans.
     pub(super) fn begin(chain: Option<Chain>) -> Option<Self> {
-        let whole = of_drain();
+        let whole = report::span();
         if whole.is_disabled() {
             return None;
         }
@@ -195,53 +195,22 @@ impl Spans {
             return;
         }
         let reason = failed.is_none().then(|| stop_reason(report));
-        let counted = |count: u64| (count > 0).then_some(count);
         tracing::record_all!(
             self.whole,
             "trace.position" = %self.position,
             "trace.links" = self.before.as_ref().map(tracing::field::display),
             "otel.kind" = "internal",
             "tidegate.budget_ms" = report.budget_ms,
-            "tidegate.completed" = counted(report.completed),
-            "tidegate.completed_with_errors" = counted(report.completed_with_errors),
-            "tidegate.failed" = counted(report.failed),
-            "tidegate.retried" = counted(report.retried),
-            "tidegate.deferred" = counted(report.deferred),
-            "tidegate.snoozed" = counted(report.snoozed),
-            "tidegate.released" = counted(report.released),
-            "tidegate.lease_lost" = counted(report.lease_lost),
-            "tidegate.expired" = counted(report.expired),
-            "tidegate.abandoned" = counted(report.abandoned),
-            "tidegate.given_up" = counted(report.given_up),
             "tidegate.stop_reason" = reason,
         );
+        for counter in COUNTERS {
+            let count = (counter.of)(report);
+            if count > 0 {
+                self.whole.record(counter.span_field, count);
+            }
+        }
         record_failure(&self.whole, failed.map(code));
     }
-}
-
-fn of_drain() -> Span {
-    tracing::debug_span!(
-        target: SPANS,
-        "drain",
-        "trace.position" = Empty,
-        "trace.links" = Empty,
-        "otel.kind" = Empty,
-        "tidegate.budget_ms" = Empty,
-        "tidegate.completed" = Empty,
-        "tidegate.completed_with_errors" = Empty,
-        "tidegate.failed" = Empty,
-        "tidegate.retried" = Empty,
-        "tidegate.deferred" = Empty,
-        "tidegate.snoozed" = Empty,
-        "tidegate.released" = Empty,
-        "tidegate.lease_lost" = Empty,
-        "tidegate.expired" = Empty,
-        "tidegate.abandoned" = Empty,
-        "tidegate.given_up" = Empty,
-        "tidegate.stop_reason" = Empty,
-        "error.type" = Empty,
-        "otel.status_code" = Empty,
-    )
 }
 
 /// Opens the span of an attempt.
