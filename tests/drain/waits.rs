@@ -103,3 +103,76 @@ async fn a_follow_up_that_waits_for_a_publisher_keeps_no_other_event_from_going_
     assert_eq!(report.published, 6, "{report:?}");
     assert_eq!((live(&client).await, number(&client, LAPSED).await), (0, 0));
 }
+
+/// Events called `emit` emit into the group `shared`, and nothing else.
+fn emitting() -> Arc<ProbeApp> {
+    ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            if call.name == "emit" {
+                ctx.emit(&act("follow-up").group("shared"))?;
+            }
+            Ok(tidegate::Done::ok())
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_follow_up_gets_in_line_behind_a_producer_that_commits_in_a_moment() {
+    let (db, [client, producer]) = probe_sessions().await;
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    // The moment is short, and a busy machine may miss it.
+    for _ in 0..20 {
+        execute(&producer, "BEGIN").await;
+        publish(&producer, act("first").group("shared"), 1).await;
+        publish(&client, act("emit"), 1).await;
+        let (app, options) = (emitting(), DrainOptions::default());
+        let running = async {
+            let report = drained(&db, &app, &options).await;
+            execute(&producer, "ROLLBACK").await;
+            report
+        };
+        let committing = async {
+            while number(&client, waits).await == 0 {
+                tokio::task::yield_now().await;
+            }
+            execute(&producer, "COMMIT").await;
+            std::future::pending::<()>().await;
+        };
+        let report = tokio::select! {
+            report = running => report,
+            () = committing => unreachable!(),
+        };
+        if report.retried == 0 {
+            return;
+        }
+    }
+    panic!("no follow-up has got in line");
+}
+
+#[tokio::test]
+async fn an_end_whose_follow_up_cannot_be_published_goes_back_with_its_work_and_costs_nothing() {
+    let (db, [client, producer]) = probe_sessions().await;
+    execute(&producer, "BEGIN").await;
+    publish(&producer, act("first").group("shared"), 1).await;
+    for name in ["emit", "next"] {
+        publish(&client, act(name).group("own"), 1).await;
+    }
+    publish(&client, act("other"), 1).await;
+    let app = emitting();
+    let report = drained(&db, &app, &DrainOptions::default()).await;
+    assert!(report.retried >= 1 && report.completed == 1, "{report:?}");
+    let charged = "SELECT sum(attempts + lapses)::bigint FROM tidegate.event_queue WHERE payload->>'name' = 'emit'";
+    assert_eq!(number(&client, charged).await, 0);
+    execute(&producer, "ROLLBACK").await;
+    let at_once = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
+    execute(&client, at_once).await;
+    let report = drained(&db, &app, &DrainOptions::default()).await;
+    assert_eq!((report.completed, report.published), (3, 1), "{report:?}");
+    let mut names: Vec<String> = app.calls().into_iter().map(|call| call.name).collect();
+    names.sort();
+    assert_eq!(names, ["emit", "follow-up", "next", "other"]);
+    let told = "SELECT count(*) FROM tidegate.event_log
+                 WHERE payload->>'name' = 'emit' AND attempts = 1 AND errors->0->>'code' = 'group_busy'";
+    assert_eq!(number(&client, told).await, 1);
+}

@@ -168,24 +168,38 @@ BEGIN
 END $$;
 
 -- The groups of a list to which another transaction is publishing. Locks the slots of all other groups. It
--- never waits: a producer may hold the slot of a group as long as it likes, and only events of that group
--- wait.
+-- gets in line for a moment, because most producers commit at once, and a group with many of them is never
+-- free otherwise. A producer may hold the slot of a group as long as it likes: only events of that group wait
+-- for it.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
-    LANGUAGE sql SECURITY DEFINER AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
+DECLARE
+    busy text[];
+BEGIN
     WITH asked AS (
         SELECT DISTINCT u.key, tidegate.mutex_slot(u.key) AS slot FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL
     ), locked AS MATERIALIZED (
         SELECT m.slot FROM tidegate.mutex AS m WHERE m.slot = ANY (ARRAY(SELECT a.slot FROM asked AS a))
          ORDER BY m.slot FOR UPDATE SKIP LOCKED
     )
-    SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
-$$;
+    SELECT coalesce(array_agg(a.key), '{}') INTO busy
+      FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot);
+    IF busy <> '{}' THEN
+        BEGIN
+            PERFORM tidegate.lock_groups(busy);
+            busy := '{}';
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            NULL;
+        END;
+    END IF;
+    RETURN busy;
+END $$;
 
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a
 -- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
 -- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
--- follow-up. Otherwise the event stays unchanged and is named in `busy_ids`, as are events whose row another
--- transaction has locked for longer than a moment. The function returns the events that are now in the log.
+-- follow-up. Otherwise the event stays unchanged and is named in `busy_ids` if that lasts for longer than a
+-- moment, as are events whose row another transaction has locked for as long. The function returns the events that are now in the log.
 -- All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most

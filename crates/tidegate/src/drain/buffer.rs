@@ -25,9 +25,9 @@ struct Group {
     ready: bool,
     /// Events that were handed over to a worker and are not done.
     out: Vec<Lease>,
-    /// Whether an event of the group goes back to the queue. Nothing more of the group starts until that is
-    /// written.
-    closed: bool,
+    /// The first event of the group that goes back to the queue. Nothing more of the group starts until that
+    /// is written.
+    closed: Option<i64>,
 }
 
 /// Payloads longer than this are counted until the ends of their events are written: handlers may keep them,
@@ -174,9 +174,9 @@ impl Buffer {
     pub(super) fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
         let (lease, group) = (change.lease, change.group.as_deref());
         match &change.fate {
-            EventFate::Held | EventFate::Refused(_) => {
+            EventFate::Refused(_) => {
                 if let Some(group) = group {
-                    self.close_group(group);
+                    self.close_group(group, lease.id);
                 }
             }
             EventFate::Abandoned => return self.abandon(lease, group),
@@ -301,7 +301,10 @@ impl Buffer {
     /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It
     /// starts only when those events have ended well.
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
-        let group = self.groups.get(key).filter(|group| !group.closed)?;
+        let group = self
+            .groups
+            .get(key)
+            .filter(|group| group.closed.is_none())?;
         let next = group.line.front()?;
         let may_start = is_small(next) && next.fate == Fate::Run && self.is_startable(next);
         (may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)
@@ -486,7 +489,7 @@ impl Buffer {
         let Some(group) = self.groups.get_mut(key) else {
             return;
         };
-        if group.closed || group.ready || !group.out.is_empty() {
+        if group.closed.is_some() || group.ready || !group.out.is_empty() {
             return;
         }
         match group.line.pop_front() {
@@ -499,11 +502,11 @@ impl Buffer {
         }
     }
 
-    /// Notes that the group's event goes back to the queue. Nothing of the group starts until that is
+    /// Notes that this event of the group goes back to the queue. Nothing of the group starts until that is
     /// written. A first event that is ready goes back into the line.
-    pub(super) fn close_group(&mut self, key: &str) {
+    pub(super) fn close_group(&mut self, key: &str, back: i64) {
         let group = self.groups.entry(key.to_owned()).or_default();
-        group.closed = true;
+        group.closed = Some(group.closed.map_or(back, |first| first.min(back)));
         let of_group = |event: &&LeasedEvent| event.group_key.as_deref() == Some(key);
         let head = self
             .ready
@@ -523,13 +526,17 @@ impl Buffer {
         group.is_some_and(|group| group.ready || !group.line.is_empty())
     }
 
-    /// Notes that the return to the queue is written. The rest of the group may start.
+    /// Notes that the return to the queue is written. The rest of the group may start, unless an earlier
+    /// event of it has yet to go back.
     pub(super) fn reopen_group(&mut self, key: &str, back: Lease) {
         let Some(group) = self.groups.get_mut(key) else {
             return;
         };
-        group.closed = false;
         group.out.retain(|lease| *lease != back);
+        if group.closed.is_some_and(|first| first < back.id) {
+            return;
+        }
+        group.closed = None;
         self.open_next(key);
     }
 
@@ -630,6 +637,9 @@ impl Buffer {
         };
         group.out.retain(|other| *other != lease);
         let behind = Vec::from(std::mem::take(&mut group.line));
+        // Those go back in its place.
+        let next = behind.first().map(|event| event.lease.id);
+        group.closed = group.closed.filter(|first| *first < lease.id).or(next);
         self.behind -= behind.len();
         for event in &behind {
             self.waits_no_more(event);
@@ -1089,7 +1099,7 @@ mod tests {
         let mut buffer = buffer(&all, 4);
         assert_eq!(popped(&mut buffer), [1]);
         buffer.pop_behind("a");
-        buffer.close_group("a");
+        buffer.close_group("a", 1);
         buffer.open_group("a", of(2));
         buffer.reopen_group("a", of(1));
         buffer.reopen_group("a", of(1));
@@ -1100,7 +1110,9 @@ mod tests {
     fn a_closed_group_starts_nothing_until_what_goes_back_is_written() {
         let mut buffer = buffer(&[(1, Some("a")), (2, Some("a")), (3, Some("a"))], 9);
         assert_eq!(popped(&mut buffer), [1]);
-        buffer.close_group("a");
+        buffer.close_group("a", 2);
+        buffer.close_group("a", 1);
+        buffer.close_group("a", 3);
         buffer.insert(
             TWO,
             vec![event(4, Some("a"), TWO)],
@@ -1111,6 +1123,11 @@ mod tests {
         buffer.open_group("a", of(1));
         assert!(!buffer.has_startable());
         assert_eq!(ids(&buffer.remove(|_| true)), [2, 3, 4]);
+        let later = vec![event(2, Some("a"), TWO)];
+        buffer.insert(TWO, later, &[], window(9, false), Reading::now());
+        buffer.reopen_group("a", of(2));
+        assert!(!buffer.has_startable(), "1 has yet to go back");
+        assert_eq!(ids(&buffer.remove(|_| true)), [2]);
         buffer.reopen_group("a", of(1));
         assert_eq!(buffer.waiting(), 0);
         buffer.insert(
@@ -1128,7 +1145,7 @@ mod tests {
         let mut buffer = buffer(&[(1, Some("a")), (2, Some("a"))], 9);
         assert_eq!(popped(&mut buffer), [1]);
         buffer.open_group("a", of(1));
-        buffer.close_group("a");
+        buffer.close_group("a", 1);
         assert!(!buffer.has_startable());
         assert_eq!(ids(&buffer.remove(|_| true)), [2]);
     }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Retry,
+    self, Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Retry,
     Return, flush,
 };
 use super::leases::Start;
@@ -33,12 +33,9 @@ use crate::queue::{Finalization, Retried};
 /// How long to wait for a fuller flush: one commit for many events.
 const FLUSH_AGE: Duration = Duration::from_millis(10);
 
-/// How long to wait before trying again what waits for another session's lock.
+/// How long to wait before an event that could not go back, because another session has locked it, is tried
+/// again. This goes on until the run ends.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-
-/// How long an end is tried again while another session holds a lock that it needs. Then the event goes back
-/// with the work that is done, and keeps its attempt. What goes back is tried again until the run ends.
-const BUSY: Duration = Duration::from_secs(2);
 
 /// How long to wait before a failed flush is tried again, and how often it is tried before the run ends.
 const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
@@ -60,8 +57,7 @@ pub(super) struct Completer {
     next: Flush,
     /// Since when it has content.
     since: Instant,
-    /// What waits for a lock of another session, and ends of the same groups behind it. It is tried again at
-    /// `busy_until`.
+    /// The returns of events that another session has locked. They are tried again at `busy_until`.
     busy: Flush,
     busy_until: Instant,
     /// How many outcomes were noted so far. This is also the number of the last one.
@@ -81,8 +77,6 @@ struct Outcome<'a> {
     state: &'a FlushState,
     /// Whether everything was written.
     whole: bool,
-    /// Whether an end that is busy goes back.
-    spent: bool,
     /// Whether a return that is busy is left to its lease.
     over: bool,
     changes: Vec<Change>,
@@ -91,23 +85,13 @@ struct Outcome<'a> {
 impl Outcome<'_> {
     /// Returns what became of an event that is to end, or why it goes back and whether it is blameless.
     /// `None`: it is tried again.
-    fn fate(&self, end: &mut End) -> Option<Result<EventFate, (Fault, bool)>> {
+    fn fate(&self, end: &End) -> Option<Result<EventFate, (Fault, bool)>> {
         Some(Ok(match self.state.of_end(&end.finalization) {
             Some(EndState::Written) => EventFate::Ended(end.class),
             Some(EndState::Unstorable) => EventFate::Ended(Class::Handled(Status::Failed)),
-            Some(EndState::Refused { message, blameless }) => {
-                let reason = format!("the result cannot be stored: {message}");
-                return Some(Err((Fault::new("unwritable", reason), *blameless)));
+            Some(EndState::Refused { fault, blameless }) => {
+                return Some(Err((fault.clone(), *blameless)));
             }
-            Some(EndState::Busy) => {
-                let since = *end.busy_since.get_or_insert_with(Instant::now);
-                if self.spent || since.elapsed() >= BUSY {
-                    let why = "another transaction holds a lock that the end of this event needs";
-                    return Some(Err((Fault::new("group_busy", why), true)));
-                }
-                EventFate::Held
-            }
-            Some(EndState::Held) => EventFate::Held,
             None if self.whole => EventFate::Lost { returned: false },
             None => return None,
         }))
@@ -230,18 +214,12 @@ impl Completer {
             group: event.group_key.clone(),
             attempt: (event.attempts, event.max_attempts),
             work,
-            busy_since: None,
-            was_held: false,
             holds_group,
         };
         if let Some(group) = &event.group_key {
             self.group_ends.insert(group.clone(), number);
         }
-        if end.group.as_deref().is_some_and(|group| self.holds(group)) {
-            self.hold(end);
-        } else {
-            self.next.ends.push(end);
-        }
+        self.next.ends.push(end);
         (number, holds_group)
     }
 
@@ -280,30 +258,6 @@ impl Completer {
         self.next.lowered = marks;
     }
 
-    /// Whether an end of this group is held.
-    fn holds(&self, group: &str) -> bool {
-        let of_group = |end: &End| end.group.as_deref() == Some(group);
-        self.busy.ends.iter().any(of_group)
-    }
-
-    /// Keeps an end that cannot be written yet, and the ends of its group behind it.
-    fn hold(&mut self, mut end: End) {
-        if self.busy.is_empty() {
-            self.busy_until = Instant::now() + BUSY_PAUSE;
-        }
-        end.was_held = true;
-        self.keep_open(end.number);
-        let id = end.finalization.lease.id;
-        let behind = |other: &mut End| {
-            other.group.is_some() && other.group == end.group && other.finalization.lease.id > id
-        };
-        let behind: Vec<End> = self.next.ends.extract_if(.., behind).collect();
-        self.busy.ends.push(end);
-        for end in behind {
-            self.hold(end);
-        }
-    }
-
     /// Notes that an outcome is not written, although later ones may be.
     fn keep_open(&mut self, number: u64) {
         self.reached.0.send_if_modified(|reached| {
@@ -332,17 +286,15 @@ impl Completer {
         due.into_iter().chain(busy).min()
     }
 
-    /// Adds what is busy to the next flush, when its time has come.
-    pub(super) fn take_up_busy(&mut self) {
+    /// Adds the returns that were busy to the next flush, when their time has come.
+    pub(super) fn retry_busy(&mut self) {
         let now = Instant::now();
         if !self.busy.is_empty() && now >= self.busy_until {
             self.busy_until = now + BUSY_PAUSE;
             let mut busy = std::mem::take(&mut self.busy);
             let next = self.note();
-            next.ends.append(&mut busy.ends);
             next.retries.append(&mut busy.retries);
             next.releases.append(&mut busy.releases);
-            next.unreadable.append(&mut busy.unreadable);
         }
     }
 
@@ -369,11 +321,13 @@ impl Completer {
     ) -> bool {
         let mut next = std::mem::take(&mut self.next);
         next.reports = self.services.take_reports();
-        let heads = heads(&next.retries);
+        let heads = heads(next.retries.iter().chain(&self.busy.retries));
+        if !heads.is_empty() {
+            self.retry_followers(&mut next, &heads);
+        }
         if alone {
             next.reread = buffer.is_uncertain().then(|| buffer.leases().tokens());
             if !heads.is_empty() {
-                self.retry_followers(&mut next, &heads);
                 // These were started after one that goes back: it had ended, and its end was refused.
                 let of_them =
                     |group: Option<&str>| group.is_some_and(|key| heads.contains_key(key));
@@ -385,14 +339,8 @@ impl Completer {
                     .collect();
             }
         } else {
-            // Ends behind an event that is about to go back wait for it.
-            let waits = |end: &mut End| is_behind(&heads, end);
-            let held: Vec<End> = next.ends.extract_if(.., waits).collect();
             self.next.retries = std::mem::take(&mut next.retries);
             self.next.releases = std::mem::take(&mut next.releases);
-            for end in held {
-                self.hold(end);
-            }
         }
         next.over = buffer.take_over(next.ends.iter().map(|end| end.finalization.lease.token));
         if next.is_empty() {
@@ -408,15 +356,11 @@ impl Completer {
     /// Sends back the ends of events that follow an event that goes back. They keep the work that is done. An
     /// event that precedes it in the group has ended in order, and is written.
     fn retry_followers(&mut self, next: &mut Flush, heads: &HashMap<String, i64>) {
-        let fault = Fault::new(
-            "unwritable",
-            "the result was not stored, because an earlier event of the group is released",
-        );
-        for ends in [&mut next.ends, &mut self.busy.ends] {
-            let followers: Vec<End> = ends.extract_if(.., |end| is_behind(heads, end)).collect();
-            let followers = followers.into_iter();
-            let retries = followers.map(|end| end.into_retry(&fault, false, BLAMELESS_DELAY));
-            next.retries.extend(retries);
+        let fault = flush::behind();
+        for end in next.ends.extract_if(.., |end| is_behind(heads, end)) {
+            self.keep_open(end.number);
+            next.retries
+                .push(end.into_retry(&fault, false, BLAMELESS_DELAY));
         }
     }
 
@@ -424,12 +368,7 @@ impl Completer {
     ///
     /// # Errors
     /// When flushes have failed too often.
-    pub(super) fn on_flushed(
-        &mut self,
-        result: FlushResult,
-        spent: bool,
-        over: bool,
-    ) -> Result<Flushed, Error> {
+    pub(super) fn on_flushed(&mut self, result: FlushResult, over: bool) -> Result<Flushed, Error> {
         let FlushResult {
             session,
             flush,
@@ -446,7 +385,6 @@ impl Completer {
         let mut outcome = Outcome {
             state: &state,
             whole,
-            spent: spent || !whole,
             over,
             changes: Vec::with_capacity(outcomes),
         };
@@ -488,26 +426,16 @@ impl Completer {
         })
     }
 
-    fn take_end(&mut self, mut end: End, outcome: &mut Outcome<'_>) {
-        let lease = end.finalization.lease;
-        let fate = match outcome.fate(&mut end) {
+    fn take_end(&mut self, end: End, outcome: &mut Outcome<'_>) {
+        let fate = match outcome.fate(&end) {
             Some(Ok(fate)) => fate,
             Some(Err((fault, blameless))) => return self.refuse(end, &fault, blameless, outcome),
             None => return self.next.ends.push(end),
         };
-        if fate == EventFate::Held {
-            let group = end.group.clone();
-            outcome.changes.push(Change::new(lease, group, false, fate));
-            return self.hold(end);
-        }
-        self.settled(end.number);
-        let group = end.group.as_deref();
-        let leased = end.class.was_leased();
-        let reopens = end.was_held && group.is_some_and(|group| !self.holds(group));
+        let (lease, leased) = (end.finalization.lease, end.class.was_leased());
         outcome.changes.push(Change {
             opens: end.holds_group,
-            reopens,
-            ..Change::new(lease, end.group.take(), leased, fate)
+            ..Change::new(lease, end.group, leased, fate)
         });
     }
 
@@ -530,8 +458,8 @@ impl Completer {
 
     fn take_unreadable(&mut self, lease: Lease, outcome: &mut Outcome<'_>) {
         let fate = match outcome.state.of_lease(&lease) {
-            Some(EndState::Busy) if outcome.over => EventFate::Abandoned,
-            Some(EndState::Busy) => return self.busy.unreadable.push(lease),
+            Some(EndState::Refused { .. }) if outcome.over => EventFate::Abandoned,
+            Some(EndState::Refused { .. }) => return self.next.unreadable.push(lease),
             Some(_) => EventFate::Ended(Class::Handled(Status::Failed)),
             None if outcome.whole => EventFate::Lost { returned: false },
             None => return self.next.unreadable.push(lease),
@@ -628,7 +556,7 @@ impl Completer {
 }
 
 /// Returns the first event of each group that goes back with these retries.
-fn heads(retries: &[Retry]) -> HashMap<String, i64> {
+fn heads<'a>(retries: impl Iterator<Item = &'a Retry>) -> HashMap<String, i64> {
     let mut heads: HashMap<String, i64> = HashMap::new();
     for retry in retries {
         if let Some(group) = &retry.group {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::leases::Start;
@@ -70,10 +69,6 @@ pub(super) struct End {
     pub attempt: (u32, u32),
     /// How its handlers ended, which is kept if the end cannot be written. Empty if nothing ran.
     pub work: Vec<HandlerEnd>,
-    /// Since when it has waited for another session's lock.
-    pub busy_since: Option<Instant>,
-    /// Whether it was held, and its group closed.
-    pub was_held: bool,
     /// Whether its group stays closed until this is written.
     pub holds_group: bool,
 }
@@ -160,12 +155,42 @@ pub(super) enum EndState {
     Written,
     /// It is in the log as FAILED, because it could not be stored as it was.
     Unstorable,
-    /// It waits for another publisher.
-    Busy,
-    /// The database refuses it, with this message.
-    Refused { message: String, blameless: bool },
-    /// It was not tried, because an earlier one of its group could not be written.
-    Held,
+    /// It cannot be written now, and the event goes back with the work that is done.
+    Refused { fault: Fault, blameless: bool },
+}
+
+impl EndState {
+    /// The database refuses the end with this error.
+    fn refused(error: &Error) -> Self {
+        let reason = format!("the result cannot be stored: {error}");
+        Self::Refused {
+            fault: Fault::new("unwritable", reason),
+            blameless: !error.is_bad_data() && !error.is_by_trigger(),
+        }
+    }
+
+    /// The end needs a lock that another transaction holds.
+    fn busy() -> Self {
+        let why = "another transaction holds a lock that the end of this event needs";
+        Self::Refused {
+            fault: Fault::new("group_busy", why),
+            blameless: true,
+        }
+    }
+
+    /// The end was not tried, because an earlier event of its group goes back.
+    fn behind() -> Self {
+        Self::Refused {
+            fault: behind(),
+            blameless: true,
+        }
+    }
+}
+
+/// Returns why an event goes back whose end comes after one that goes back.
+pub(super) fn behind() -> Fault {
+    let why = "the result was not stored, because an earlier event of the group is released";
+    Fault::new("unwritable", why)
 }
 
 /// What a batch has changed so far.
@@ -186,7 +211,7 @@ pub(super) struct FlushState {
     /// Leases whose marks were lowered.
     pub lowered: Vec<Uuid>,
     /// The first event of each group whose end could not be written.
-    held_groups: HashMap<String, i64>,
+    refused_groups: HashMap<String, i64>,
     /// How often events were taken from each lease; `None` for a lease that is gone.
     pub cuts: Vec<(Uuid, Option<i32>)>,
     /// The events that the database knows to be held, if they were read again.
@@ -272,9 +297,8 @@ pub(super) struct Change {
 pub(super) enum EventFate {
     /// Its end is written.
     Ended(Class),
-    /// Its end waits. Until it is written, no later event of its group starts, ends or commits.
-    Held,
-    /// Its end cannot be written for a reason with this code, and it will go back.
+    /// Its end cannot be written for a reason with this code, and it will go back. Until it has, no later
+    /// event of its group starts, ends or commits.
     Refused(String),
     /// It is in the queue again, and ready at once if this says so.
     Returned(Return, bool),
@@ -382,7 +406,7 @@ impl Flusher<'_> {
                 Ok(true) => self.state.note([*lease], &EndState::Written),
                 Ok(false) => {}
                 Err(error) if error.is_lock_timeout() => {
-                    self.state.note([*lease], &EndState::Busy);
+                    self.state.note([*lease], &EndState::busy());
                 }
                 Err(error) => return Err(error),
             }
@@ -518,21 +542,16 @@ impl Flusher<'_> {
         Ok(error)
     }
 
-    /// Whether an end can only be written one by one: it stores more than the status, or a statement for many
-    /// would have to wait for it.
-    fn is_special(end: &End) -> bool {
-        !end.finalization.is_plain() || end.was_held
-    }
-
     /// Writes ends that store more than the status. The ends of their groups go the same way, so that the
     /// order in a group is kept if one of them cannot be written.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
         let flush = self.flush;
-        let special = flush.ends.iter().filter(|end| Self::is_special(end));
+        let special = flush.ends.iter();
+        let special = special.filter(|end| !end.finalization.is_plain());
         let groups: HashSet<&str> = special.filter_map(|end| end.group.as_deref()).collect();
         let of_them = |end: &&End| {
             let group = end.group.as_deref();
-            Self::is_special(end) || group.is_some_and(|group| groups.contains(group))
+            !end.finalization.is_plain() || group.is_some_and(|group| groups.contains(group))
         };
         let ends: Vec<&End> = flush.ends.iter().filter(of_them).collect();
         self.finalize_in_order(client, &ends).await
@@ -551,11 +570,13 @@ impl Flusher<'_> {
     }
 
     /// Notes that an end cannot be written now. Nothing later of its group may be.
-    fn note_held(&mut self, end: &End) {
+    fn refuse(&mut self, end: &End, state: &EndState) {
+        let lease = end.finalization.lease;
+        self.state.note([lease], state);
         if let Some(group) = &end.group {
-            let id = end.finalization.lease.id;
-            let first = self.state.held_groups.entry(group.clone()).or_insert(id);
-            *first = id.min(*first);
+            let groups = &mut self.state.refused_groups;
+            let first = groups.entry(group.clone()).or_insert(lease.id);
+            *first = lease.id.min(*first);
         }
     }
 
@@ -566,12 +587,12 @@ impl Flusher<'_> {
         }
         let lease = end.finalization.lease;
         let group = end.group.as_deref();
-        let first = group.and_then(|group| self.state.held_groups.get(group));
-        let is_held = first.is_some_and(|first| lease.id > *first);
-        if is_held {
-            self.state.note([lease], &EndState::Held);
+        let first = group.and_then(|group| self.state.refused_groups.get(group));
+        let is_behind = first.is_some_and(|first| lease.id > *first);
+        if is_behind {
+            self.state.note([lease], &EndState::behind());
         }
-        !is_held
+        !is_behind
     }
 
     /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the
@@ -604,15 +625,7 @@ impl Flusher<'_> {
             };
             match ends[..] {
                 [] => Ok(()),
-                [end] => {
-                    self.end_refused(client, &end.finalization, error).await?;
-                    if let Some(EndState::Refused { .. } | EndState::Busy) =
-                        self.state.of_lease(&end.finalization.lease)
-                    {
-                        self.note_held(end);
-                    }
-                    Ok(())
-                }
+                [end] => self.end_refused(client, end, &error).await,
                 _ => {
                     let (first, second) = ends.split_at(ends.len() / 2);
                     self.finalize_apart(client, token, first).await?;
@@ -623,7 +636,7 @@ impl Flusher<'_> {
         .boxed()
     }
 
-    /// Notes the ends that wait for another session's lock, and looks for those that did not come back.
+    /// Notes the ends that need a lock of another session, and looks for those that did not come back.
     async fn take_busy(
         &mut self,
         client: &Client,
@@ -631,10 +644,8 @@ impl Flusher<'_> {
         busy: Vec<i64>,
     ) -> Result<(), Error> {
         for end in ends {
-            let lease = end.finalization.lease;
-            if busy.contains(&lease.id) {
-                self.state.note([lease], &EndState::Busy);
-                self.note_held(end);
+            if busy.contains(&end.finalization.lease.id) && self.is_free(end) {
+                self.refuse(end, &EndState::busy());
             }
         }
         let leases = ends.iter().map(|end| end.finalization.lease);
@@ -646,29 +657,30 @@ impl Flusher<'_> {
     async fn end_refused(
         &mut self,
         client: &Client,
-        end: &Finalization,
-        error: Error,
+        end: &End,
+        error: &Error,
     ) -> Result<(), Error> {
+        let again;
         let mut error = error;
         if error.is_bad_data() {
-            tracing::error!(event.id = end.lease.id, error = %error, "outcome cannot be stored; event fails");
-            let failed = unstorable(end, &error);
-            match queue::finalize_under(client, end.lease.token, &[&failed], Follow::IfFree).await {
+            let lease = end.finalization.lease;
+            tracing::error!(event.id = lease.id, error = %error, "outcome cannot be stored; event fails");
+            let failed = unstorable(&end.finalization, error);
+            match queue::finalize_under(client, lease.token, &[&failed], Follow::IfFree).await {
                 Ok(flushed) => {
                     self.state.note(flushed.ended, &EndState::Unstorable);
                     if !flushed.busy.is_empty() {
-                        self.state.note([end.lease], &EndState::Busy);
+                        self.refuse(end, &EndState::busy());
                     }
                     return Ok(());
                 }
-                Err(again) => error = self.note_refusal(again)?,
+                Err(refused) => {
+                    again = self.note_refusal(refused)?;
+                    error = &again;
+                }
             }
         }
-        let refused = EndState::Refused {
-            message: error.to_string(),
-            blameless: !error.is_bad_data() && !error.is_by_trigger(),
-        };
-        self.state.note([end.lease], &refused);
+        self.refuse(end, &EndState::refused(error));
         Ok(())
     }
 
@@ -679,7 +691,7 @@ impl Flusher<'_> {
         let mut leases = Vec::new();
         for end in &self.flush.ends {
             let lease = end.finalization.lease;
-            if !Self::is_special(end) && self.is_free(end) {
+            if end.finalization.is_plain() && self.is_free(end) {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }

@@ -1005,7 +1005,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn retry(&mut self, event: &LeasedEvent, retried: Retried) {
         if let Some(group) = &event.group_key {
-            self.buffer.close_group(group);
+            self.buffer.close_group(group, event.lease.id);
         }
         self.completer.retry(event, retried);
     }
@@ -1014,7 +1014,7 @@ impl<D: Dispatch> Drain<D> {
     fn release(&mut self, event: LeasedEvent) {
         self.services.calls.note_left(event.lease, None);
         if let Some(group) = &event.group_key {
-            self.buffer.close_group(group);
+            self.buffer.close_group(group, event.lease.id);
         }
         self.completer.release(event);
     }
@@ -1044,7 +1044,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.completer.may_flush() {
             return;
         }
-        self.completer.take_up_busy();
+        self.completer.retry_busy();
         self.start_more();
         let enough = (self.options.batch / 2).max(1) as usize;
         let quiet = self.workers.count() == 0 && !self.buffer.has_startable();
@@ -1113,9 +1113,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Processes the answer to a flush.
     fn on_flushed(&mut self, result: FlushResult) -> Result<(), Error> {
-        let mut flushed =
-            self.completer
-                .on_flushed(result, self.is_spent(), self.budget.is_over())?;
+        let mut flushed = self.completer.on_flushed(result, self.budget.is_over())?;
         if let Some(spans) = &mut self.observers.spans {
             spans.written(flushed.outcomes);
         }
@@ -1155,7 +1153,6 @@ impl<D: Dispatch> Drain<D> {
         }
         match &change.fate {
             EventFate::Ended(class) => count(&mut self.report, *class),
-            EventFate::Held => {}
             EventFate::Refused(code) => {
                 self.observers.lines.unwritable(change.lease, code);
                 if let Some(group) = &change.group {

@@ -253,7 +253,7 @@ fn ranges(ids: &[i64]) -> String {
 /// What to do with a follow-up while another transaction publishes to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Leave its event as it is, and report it.
+    /// Wait for a moment, then leave its event as it is and report it.
     IfFree,
     /// Wait for the other transaction, a second at most.
     Wait,
