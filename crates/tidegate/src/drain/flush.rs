@@ -1,7 +1,7 @@
 //! Writes what became of events, many at a time: which go back, which have ended, and which may start.
 //!
-//! If the database refuses a statement, its events are split until the culprit is alone. So one event that
-//! cannot be written never keeps another from being written. After a lost connection it is unknown whether
+//! If the database refuses a statement, its events are written one by one. So one event that cannot be
+//! written never keeps another from being written. After a lost connection it is unknown whether
 //! the last statement was applied. So if an end does not come back, it is looked up in the log by the token
 //! of its lease, and is not mistaken for a lost lease.
 
@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
 use uuid::Uuid;
 
 use super::leases::Start;
@@ -564,7 +563,7 @@ impl Flusher<'_> {
         };
         for run in ends.chunk_by(same_lease) {
             let token = run[0].finalization.lease.token;
-            self.finalize_apart(client, token, run).await?;
+            self.finalize_run(client, token, run).await?;
         }
         Ok(())
     }
@@ -595,45 +594,58 @@ impl Flusher<'_> {
         !is_behind
     }
 
-    /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the
-    /// culprit is alone.
-    fn finalize_apart<'a>(
-        &'a mut self,
-        client: &'a Client,
+    /// Writes the ends of one lease with one statement. If the database refuses it, writes them one by one.
+    async fn finalize_run(
+        &mut self,
+        client: &Client,
         token: Uuid,
-        ends: &'a [&'a End],
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        async move {
-            let mut ends = ends.to_vec();
-            ends.retain(|end| self.is_free(end));
-            if ends.is_empty() {
-                return Ok(());
-            }
-            let finals: Vec<&Finalization> = ends.iter().map(|end| &end.finalization).collect();
-            let error = match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
-                Ok(flushed) => {
-                    self.state.published += flushed.published;
-                    self.state.note(flushed.ended, &EndState::Written);
-                    self.state.cuts.push((token, flushed.cuts));
-                    return self.take_busy(client, &ends, flushed.busy).await;
-                }
-                Err(error) if error.is_lock_timeout() => {
-                    let all = ends.iter().map(|end| end.finalization.lease.id).collect();
-                    return self.take_busy(client, &ends, all).await;
-                }
-                Err(error) => self.note_refusal(error)?,
-            };
-            match ends[..] {
-                [] => Ok(()),
-                [end] => self.end_refused(client, end, &error).await,
-                _ => {
-                    let (first, second) = ends.split_at(ends.len() / 2);
-                    self.finalize_apart(client, token, first).await?;
-                    self.finalize_apart(client, token, second).await
+        run: &[&End],
+    ) -> Result<(), Error> {
+        let Some(mut error) = self.finalize_these(client, token, run).await? else {
+            return Ok(());
+        };
+        for (at, end) in run.iter().enumerate() {
+            if run.len() > 1 {
+                match self.finalize_these(client, token, &[end]).await? {
+                    Some(of_this) => error = of_this,
+                    None => continue,
                 }
             }
+            if error.is_lock_timeout() {
+                // The next ones could wait for as long.
+                let rest: Vec<&End> = run[at..].to_vec();
+                let busy = rest.iter().map(|end| end.finalization.lease.id).collect();
+                return self.take_busy(client, &rest, busy).await;
+            }
+            self.end_refused(client, end, &error).await?;
         }
-        .boxed()
+        Ok(())
+    }
+
+    /// Writes ends of one lease. Returns why the database refuses the statement.
+    async fn finalize_these(
+        &mut self,
+        client: &Client,
+        token: Uuid,
+        ends: &[&End],
+    ) -> Result<Option<Error>, Error> {
+        let mut ends = ends.to_vec();
+        ends.retain(|end| self.is_free(end));
+        if ends.is_empty() {
+            return Ok(None);
+        }
+        let finals: Vec<&Finalization> = ends.iter().map(|end| &end.finalization).collect();
+        match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
+            Ok(flushed) => {
+                self.state.published += flushed.published;
+                self.state.note(flushed.ended, &EndState::Written);
+                self.state.cuts.push((token, flushed.cuts));
+                self.take_busy(client, &ends, flushed.busy).await?;
+                Ok(None)
+            }
+            Err(error) if error.is_lock_timeout() => Ok(Some(error)),
+            Err(error) => self.note_refusal(error).map(Some),
+        }
     }
 
     /// Notes the ends that need a lock of another session, and looks for those that did not come back.
@@ -750,8 +762,8 @@ impl Flusher<'_> {
         Ok(())
     }
 
-    /// Completes each half of the events by itself, until the culprit is alone. Then writes the starts and
-    /// the ended leases.
+    /// Ends the events like those that store more than the status. Then writes the starts and the ended
+    /// leases.
     async fn complete_apart(
         &mut self,
         client: &Client,
