@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::clocks::Reading;
+use super::leases::Leases;
 use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
 use super::session::{Session, Slot};
@@ -38,7 +39,7 @@ pub(super) struct Fetcher {
     pub all_kinds: Arc<[&'static str]>,
     pub scan: Scan,
     pub scheduling: Scheduling,
-    pub empty: Empty,
+    pub empty: QuietWatch,
     /// Whether the current lease brings events that may start at once.
     brings_window: bool,
     /// Whether the answer to a lease was lost, so that this run may have a lease that it does not know.
@@ -46,7 +47,7 @@ pub(super) struct Fetcher {
 }
 
 /// What leases have shown about whether the queue is empty.
-pub(super) struct Empty {
+pub(super) struct QuietWatch {
     pub seen: bool,
     /// When the last lease that was answered was requested.
     looked_at: Instant,
@@ -56,16 +57,16 @@ pub(super) struct Empty {
     pub kinds_left_out: bool,
 }
 
-impl Empty {
+impl QuietWatch {
     /// Notes the answer to a lease that was requested at this time.
     pub(super) fn note(&mut self, seen: bool, looked_at: Instant) {
         (self.seen, self.looked_at) = (seen, looked_at);
     }
 }
 
-/// What to request next.
-pub(super) struct Wanted {
-    pub target: Target,
+/// A request to the database, with all that travels along.
+pub(super) struct FetchRequest {
+    pub fetch: FetchKind,
     /// The kinds of events to lease.
     pub kinds: Vec<&'static str>,
     /// If it is time to look for due schedules: the schedule after which to look.
@@ -74,10 +75,6 @@ pub(super) struct Wanted {
     pub keep: Option<(i32, u64)>,
     /// How many of the events may start at once.
     pub window: usize,
-}
-
-/// A request to the database, with all that travels along.
-pub(super) struct FetchRequest {
     worker: Uuid,
     timeout: Duration,
     all_kinds: Arc<[&'static str]>,
@@ -89,13 +86,12 @@ pub(super) struct FetchRequest {
     over: Vec<Uuid>,
     /// Whether to renew the leases too.
     renews: bool,
-    pub wanted: Wanted,
     /// When the request was made. Its renewals count from this time.
     pub sent: Reading,
 }
 
 /// What to request besides a renewal.
-pub(super) enum Target {
+pub(super) enum FetchKind {
     Nothing,
     /// More events.
     Events(ScanStep),
@@ -109,66 +105,51 @@ pub(super) enum Target {
     Fire(Vec<Firing>),
 }
 
-impl Target {
-    /// Returns where to lease events, if this leases from a walk.
-    fn step(&self) -> Option<&ScanStep> {
+impl FetchKind {
+    /// Returns the service to try and where to lease events, if this leases any.
+    fn lease(&self) -> Option<(Option<&str>, Option<&ScanStep>)> {
         match self {
-            Self::Events(step) | Self::Limited(_, step) => Some(step),
-            Self::Nothing | Self::Probe(_) | Self::Claim(_) | Self::Fire(_) => None,
+            Self::Events(step) | Self::Limited(_, step) => Some((None, Some(step))),
+            Self::Probe(service) => Some((Some(service), None)),
+            Self::Nothing | Self::Claim(_) | Self::Fire(_) => None,
         }
     }
 
     /// Whether this leases events.
-    pub(super) fn leases(&self) -> bool {
-        matches!(self, Self::Probe(_)) || self.step().is_some()
+    fn leases(&self) -> bool {
+        self.lease().is_some()
+    }
+
+    /// Whether this leases events from the start of a walk.
+    fn is_start(&self) -> bool {
+        matches!(self.lease(), Some((_, Some(step))) if step.is_start())
     }
 }
 
 impl FetchRequest {
     /// Renews the slot, if it is time to.
     async fn keep_slot(&self, client: &Client) -> Option<Result<Kept, Error>> {
-        let (slot, most) = self.wanted.keep?;
+        let (slot, most) = self.keep?;
         let counted = (slot, &*self.all_kinds, most);
         Some(queue::keep_slot(client, self.worker, self.timeout, counted).await)
     }
 
-    /// Returns the request for a lease over this connection, if there is one. It keeps the place of a walk
-    /// over another connection, and nothing of what that walk knew.
-    fn request(&self, token: Uuid, connection: u32) -> Option<LeaseRequest<'_>> {
-        let request = LeaseRequest {
+    /// Returns what to lease over this connection, if this leases anything.
+    fn lease(&self, token: Uuid, connection: u32) -> Option<LeaseRequest<'_>> {
+        let (probe, step) = self.fetch.lease()?;
+        Some(LeaseRequest {
             token,
             worker: self.worker,
             held: &self.trusted,
             over: &self.over,
             timeout: self.timeout,
-            kinds: &self.wanted.kinds,
-            limit: 1,
+            kinds: &self.kinds,
+            limit: step.map_or(1, |step| step.limit),
             bytes: LEASE_BYTES,
-            first_window: u32::try_from(self.wanted.window).unwrap_or(u32::MAX),
-            passed_by: &[],
-            probe: None,
-            walk: Walk::default(),
-        };
-        if let Target::Probe(service) = &self.wanted.target {
-            return Some(LeaseRequest {
-                probe: Some(service),
-                ..request
-            });
-        }
-        let step = self.wanted.target.step()?;
-        Some(LeaseRequest {
-            limit: step.limit,
-            passed_by: &step.passed_by,
-            walk: if step.walk.connection == connection {
-                step.walk
-            } else {
-                Walk {
-                    after: step.walk.after,
-                    connection,
-                    ..Walk::default()
-                }
-            },
-            ..request
+            first_window: u32::try_from(self.window).unwrap_or(u32::MAX),
+            passed_by: step.map_or(&[], |step| &step.passed_by),
+            probe,
+            walk: step.map_or_else(Walk::default, |step| step.walk.over(connection)),
         })
     }
 }
@@ -216,7 +197,7 @@ impl Fetcher {
             all_kinds,
             scan,
             scheduling: Scheduling::new(),
-            empty: Empty {
+            empty: QuietWatch {
                 seen: false,
                 looked_at: Instant::now(),
                 since: None,
@@ -251,32 +232,38 @@ impl Fetcher {
         self.has_unknown
     }
 
-    /// Sends a request, if there is anything to request. Also renews leases that are older than a third of
-    /// their time. Returns whether it did.
-    pub(super) fn send(&mut self, wanted: Wanted, buffer: &mut Buffer, now: Instant) -> bool {
-        let oldest = buffer.leases().oldest_renewal();
-        let renews = oldest.is_some_and(|renewed| now >= renewed + self.timeout / 3);
-        let leases = wanted.target.leases();
-        let beside = wanted.look.is_some() || wanted.keep.is_some();
-        if matches!(wanted.target, Target::Nothing) && !renews && !beside {
-            return false;
-        }
-        self.brings_window = leases && wanted.window > 0;
-        let request = FetchRequest {
+    /// Returns a request for nothing but the renewal of leases that are older than a third of their time.
+    pub(super) fn request(&self, leases: &Leases) -> FetchRequest {
+        let sent = Reading::now();
+        let oldest = leases.oldest_renewal();
+        FetchRequest {
+            fetch: FetchKind::Nothing,
+            kinds: Vec::new(),
+            look: None,
+            keep: None,
+            window: 0,
             worker: self.worker,
             timeout: self.timeout,
             all_kinds: self.all_kinds.clone(),
-            held: buffer.leases().tokens(),
-            trusted: buffer.leases().trusted(),
-            over: if leases || renews {
-                buffer.take_ended()
-            } else {
-                Vec::new()
-            },
-            renews,
-            wanted,
-            sent: Reading::now(),
-        };
+            held: leases.tokens(),
+            trusted: leases.trusted(),
+            over: Vec::new(),
+            renews: oldest.is_some_and(|renewed| sent.steady >= renewed + self.timeout / 3),
+            sent,
+        }
+    }
+
+    /// Sends a request, if it requests anything. Returns whether it did.
+    pub(super) fn send(&mut self, mut request: FetchRequest, buffer: &mut Buffer) -> bool {
+        let leases = request.fetch.leases();
+        let beside = request.renews || request.look.is_some() || request.keep.is_some();
+        if matches!(request.fetch, FetchKind::Nothing) && !beside {
+            return false;
+        }
+        self.brings_window = leases && request.window > 0;
+        if leases || request.renews {
+            request.over = buffer.take_ended();
+        }
         self.session.send(|session| fetch(session, request).boxed());
         true
     }
@@ -342,7 +329,7 @@ async fn fetch(mut session: Session, request: FetchRequest) -> FetchResult {
             Err(error) => {
                 // A lost attempt may have leased events under its own token, which is not held. A sweep
                 // releases them.
-                is_unsure |= request.wanted.target.leases();
+                is_unsure |= request.fetch.leases();
                 if let Err(error) = session.retry_after(error).await {
                     break Err(error);
                 }
@@ -365,30 +352,27 @@ async fn attempt(
 ) -> Result<Fetched, Error> {
     let (client, connection) = session.numbered().await?;
     let token = Uuid::new_v4();
-    let sweeps = is_unsure || request.wanted.target.step().is_some_and(ScanStep::is_start);
+    let sweeps = is_unsure || request.fetch.is_start();
     let renew = request
         .renews
         .then(|| queue::renew(client, request.worker, &request.held, request.timeout));
     let sweep = sweeps.then(|| sweep(client, request));
-    let promote = request
-        .wanted
-        .target
-        .leases()
+    let lease = request.lease(token, connection);
+    let promote = lease
+        .is_some()
         .then(|| queue::promote(client, PROMOTE_LIMIT));
-    let lease = request.request(token, connection);
     let over = (lease.is_none() && !request.over.is_empty())
         .then(|| queue::remove_ended(client, &request.over));
     let leased = lease.as_ref().map(|lease| queue::lease(client, lease));
-    let claimed = match &request.wanted.target {
-        Target::Claim(claim) => Some(queue::claim_service(client, request.worker, claim)),
+    let claimed = match &request.fetch {
+        FetchKind::Claim(claim) => Some(queue::claim_service(client, request.worker, claim)),
         _ => None,
     };
-    let fire = match &request.wanted.target {
-        Target::Fire(firings) => Some(queue::fire_schedules(client, firings)),
+    let fire = match &request.fetch {
+        FetchKind::Fire(firings) => Some(queue::fire_schedules(client, firings)),
         _ => None,
     };
     let look = request
-        .wanted
         .look
         .map(|after| queue::due_schedules(client, &request.all_kinds, (after, PAGE), None));
     let leasing = join5(
@@ -407,7 +391,7 @@ async fn attempt(
     let ((renewed, given_up, promoted, batch, grant), (fired, due, kept), over) =
         join3(leasing, beside, over).await;
     over.transpose()?;
-    let (fired, due) = (passes(fired)?, passes(due)?);
+    let (fired, due) = (only_lost_connections(fired)?, only_lost_connections(due)?);
     Ok(Fetched {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
@@ -432,7 +416,9 @@ async fn sweep(client: &Client, request: &FetchRequest) -> Result<Vec<i64>, Erro
 
 /// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error
 /// here, because it affects everything.
-fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
+fn only_lost_connections<T>(
+    answer: Option<Result<T, Error>>,
+) -> Result<Option<Result<T, Error>>, Error> {
     match answer {
         Some(Err(error)) if error.is_connection_lost() => Err(error),
         answer => Ok(answer),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fetcher::Target;
+use super::fetcher::FetchKind;
 use super::scan::{Scan, ScanStep, WhenEmpty};
 use super::services::Services;
 use crate::lease::Lease;
@@ -211,7 +211,7 @@ impl ServiceLimits {
         &mut self,
         demand: &Demand<'_>,
         now: Instant,
-    ) -> Option<(Target, Vec<&'static str>)> {
+    ) -> Option<(FetchKind, Vec<&'static str>)> {
         let after = self.services.keys().filter(|name| **name > self.last);
         let names: Vec<String> = after.chain(self.services.keys()).cloned().collect();
         let (name, next) = names.into_iter().find_map(|name| {
@@ -227,7 +227,7 @@ impl ServiceLimits {
         name: &str,
         demand: &Demand<'_>,
         now: Instant,
-    ) -> Option<(Target, Vec<&'static str>)> {
+    ) -> Option<(FetchKind, Vec<&'static str>)> {
         let (concurrency, length) = (self.concurrency, self.length);
         let limit = self.services.get_mut(name)?;
         let running = self.calls.running(name);
@@ -239,7 +239,7 @@ impl ServiceLimits {
             if !kinds.is_empty() {
                 let most = limit.most_to_lease(running).min(demand.most);
                 let step = limit.scan.next(most, running == 0);
-                return Some((Target::Limited(name.to_owned(), step), kinds));
+                return Some((FetchKind::Limited(name.to_owned(), step), kinds));
             }
         }
         let workers = concurrency.saturating_sub(running).max(1);
@@ -262,7 +262,7 @@ impl ServiceLimits {
             starts,
             length,
         };
-        Some((Target::Claim(claim), Vec::new()))
+        Some((FetchKind::Claim(claim), Vec::new()))
     }
 
     /// Processes the answer to a claim. Returns the kinds whose events need not wait in the buffer, because

@@ -49,7 +49,7 @@ use self::buffer::{Buffer, Needed, Pick};
 use self::clocks::Reading;
 use self::completer::Completer;
 use self::execute::EventRun;
-use self::fetcher::{FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES, Target, Wanted};
+use self::fetcher::{FetchKind, FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES};
 use self::flush::{Change, Class, EventFate, FlushResult, Return};
 use self::leases::{PERMIT, Window};
 use self::limits::{Demand, ServiceLimits};
@@ -489,22 +489,18 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         let now = Instant::now();
-        let (target, kinds) = self.next_target(now);
+        let mut request = self.fetcher.request(self.buffer.leases());
+        (request.fetch, request.kinds) = self.next_fetch(now);
         // Not together with a firing. The answer to the firing shows whether another drain holds the
         // schedules.
-        let looks = !matches!(target, Target::Fire(_)) && !self.is_spent();
-        let wanted = Wanted {
-            target,
-            kinds,
-            look: looks.then(|| self.fetcher.scheduling.look(now)).flatten(),
-            keep: self.keep_slot(now),
-            window: if self.buffer.leases().has_suspect() {
-                0
-            } else {
-                self.workers.window()
-            },
-        };
-        if self.fetcher.send(wanted, &mut self.buffer, now)
+        if !matches!(request.fetch, FetchKind::Fire(_)) && !self.is_spent() {
+            request.look = self.fetcher.scheduling.look(now);
+        }
+        request.keep = self.keep_slot(now);
+        if !self.buffer.leases().has_suspect() {
+            request.window = self.workers.window();
+        }
+        if self.fetcher.send(request, &mut self.buffer)
             && let Some(spans) = &mut self.observers.spans
         {
             spans.leases();
@@ -513,16 +509,16 @@ impl<D: Dispatch> Drain<D> {
 
     /// Returns one thing to request: due schedules to fire, an event to try a service with, something for a
     /// limited service, or other events. Also returns the kinds of events.
-    fn next_target(&mut self, now: Instant) -> (Target, Vec<&'static str>) {
+    fn next_fetch(&mut self, now: Instant) -> (FetchKind, Vec<&'static str>) {
         let mut kinds = self.budget.kinds_with_time(&self.fetcher.all_kinds);
         let due = self.fetcher.scheduling.take_due();
         if !due.is_empty() {
-            return (Target::Fire(due), kinds);
+            return (FetchKind::Fire(due), kinds);
         }
         let may_lease = self.may_lease();
         if let Some(probe) = self.services.calls.due(now).filter(|_| may_lease) {
             self.services.calls.note_requested(&probe, now);
-            return (Target::Probe(probe), kinds);
+            return (FetchKind::Probe(probe), kinds);
         }
         let wants_more = may_lease && self.wants_more(now);
         let most = self.room_to_lease();
@@ -540,12 +536,12 @@ impl<D: Dispatch> Drain<D> {
             }
         }
         if !wants_more {
-            return (Target::Nothing, kinds);
+            return (FetchKind::Nothing, kinds);
         }
         self.fetcher.empty.kinds_left_out = kinds.len() < self.fetcher.all_kinds.len();
         kinds.retain(|kind| !self.services.has_kind(kind));
         let step = self.fetcher.scan.next(most, self.is_idle());
-        (Target::Events(step), kinds)
+        (FetchKind::Events(step), kinds)
     }
 
     fn room_to_lease(&self) -> u64 {
@@ -596,26 +592,26 @@ impl<D: Dispatch> Drain<D> {
         if scheduled > 0 {
             self.rescan();
         }
-        self.on_target(request, fetched);
+        self.on_answer(request, fetched);
     }
 
     /// Processes what was requested besides renewals, schedules and slots.
-    fn on_target(&mut self, request: FetchRequest, mut fetched: Fetched) {
+    fn on_answer(&mut self, request: FetchRequest, mut fetched: Fetched) {
         let (batch, promoted, sent) = (&mut fetched.batch, fetched.promoted, request.sent);
-        match request.wanted.target {
-            Target::Nothing | Target::Fire(_) => return,
-            Target::Claim(claim) => return self.on_granted(&claim, fetched.grant, sent.steady),
-            Target::Probe(service) => {
+        match request.fetch {
+            FetchKind::Nothing | FetchKind::Fire(_) => return,
+            FetchKind::Claim(claim) => return self.on_granted(&claim, fetched.grant, sent.steady),
+            FetchKind::Probe(service) => {
                 self.fetcher.empty.seen = false;
                 if let Some(event) = batch.events.first() {
                     self.services.calls.begin_probe(event.lease, service);
                 }
             }
-            Target::Limited(turn, step) => {
+            FetchKind::Limited(turn, step) => {
                 self.fetcher.empty.seen &= batch.events.is_empty();
                 self.services.arrived(&turn, step, promoted, batch);
             }
-            Target::Events(step) => {
+            FetchKind::Events(step) => {
                 let pace = (self.buffer.waiting(), self.workers.pace(&step));
                 let empty = self.fetcher.scan.arrived(step, promoted, batch, pace);
                 let seen = empty && self.is_idle();

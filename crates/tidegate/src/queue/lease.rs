@@ -98,6 +98,20 @@ pub struct Walk {
     pub connection: u32,
 }
 
+impl Walk {
+    /// Returns how to continue over a connection. Over another one, only the place holds.
+    pub(crate) fn over(self, connection: u32) -> Self {
+        if self.connection == connection {
+            return self;
+        }
+        Self {
+            after: self.after,
+            connection,
+            ..Self::default()
+        }
+    }
+}
+
 /// What to lease.
 #[derive(Debug, Clone)]
 pub struct LeaseRequest<'a> {
