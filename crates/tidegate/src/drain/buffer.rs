@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::flush::{Change, EventFate, Flushed};
+use super::flush::{Change, Flushed, WriteResult};
 use super::leases::{Leases, Start, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
 
@@ -153,19 +153,19 @@ impl Buffer {
     /// Begins to process a flush: removes and returns the waiting events that have left, and notes the
     /// windows that the database knows now.
     pub(super) fn on_flushed(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
-        let left = if flushed.left.is_empty() {
-            Vec::new()
-        } else {
-            self.remove(|lease| flushed.left.contains(&lease.id))
+        let gone = flushed.state.left.as_ref();
+        let left = match gone.filter(|gone| !gone.is_empty()) {
+            Some(gone) => self.remove(|lease| gone.contains(&lease.id)),
+            None => Vec::new(),
         };
         for event in &left {
             self.note_gone(event.lease);
         }
-        for start in &flushed.starts {
+        for start in flushed.starts() {
             self.leases.started(start.token, start.upto);
         }
-        for (token, mark) in &flushed.lowered {
-            self.leases.note_lowered(*token, *mark);
+        for (token, mark) in flushed.lowered() {
+            self.leases.note_lowered(token, mark);
         }
         left
     }
@@ -173,19 +173,19 @@ impl Buffer {
     /// Learns what became of an event. Returns the events that must be released because of that.
     pub(super) fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
         let (lease, group) = (change.lease, change.group.as_deref());
-        match &change.fate {
-            EventFate::Refused(_) => {
+        match &change.result {
+            WriteResult::Refused(_) => {
                 if let Some(group) = group {
                     self.close_group(group, lease.id);
                 }
             }
-            EventFate::Abandoned => return self.abandon(lease, group),
-            fate => {
+            WriteResult::Abandoned => return self.abandon(lease, group),
+            result => {
                 self.note_gone(lease);
-                self.is_uncertain |= matches!(fate, EventFate::Lost { .. });
+                self.is_uncertain |= matches!(result, WriteResult::Lost { .. });
                 let returned = matches!(
-                    fate,
-                    EventFate::Returned(..) | EventFate::Lost { returned: true }
+                    result,
+                    WriteResult::Returned(..) | WriteResult::Lost { returned: true }
                 );
                 if let Some(group) = group {
                     if change.opens {
@@ -206,14 +206,13 @@ impl Buffer {
     /// Ends the processing of a flush: notices cut or lost leases. Returns the events that are no longer
     /// ours.
     pub(super) fn end_flush(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
-        let (over, written) = &flushed.over;
-        for token in over {
-            self.leases.note_over(*token, *written);
+        for token in &flushed.flush.over {
+            self.leases.note_over(*token, flushed.is_whole());
         }
-        for (token, cuts) in &flushed.cuts {
+        for (token, cuts) in &flushed.state.cuts {
             self.is_uncertain |= self.leases.is_cut(*token, *cuts);
         }
-        let Some(held) = &flushed.reread else {
+        let Some(held) = &flushed.state.reread else {
             return Vec::new();
         };
         self.is_uncertain = false;

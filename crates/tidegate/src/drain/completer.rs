@@ -16,8 +16,7 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    self, Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Retry,
-    Return, flush,
+    Change, CountedAs, Flush, FlushResult, Flushed, PendingEnd, Refusal, Retry, WriteResult, flush,
 };
 use super::leases::Start;
 use super::services::Services;
@@ -25,7 +24,6 @@ use super::session::Slot;
 use crate::connect::Database;
 use crate::context::{self, Completions, Context};
 use crate::error::Error;
-use crate::handler::Fault;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, Retried};
@@ -70,32 +68,6 @@ pub(super) struct Completer {
     not_before: Instant,
     /// The delay of an event whose end cannot be written and that has no attempt left.
     longest_delay: Duration,
-}
-
-/// How a flush went, as far as it concerns each of its events.
-struct Outcome<'a> {
-    state: &'a FlushState,
-    /// Whether everything was written.
-    whole: bool,
-    /// Whether a return that is busy is left to its lease.
-    over: bool,
-    changes: Vec<Change>,
-}
-
-impl Outcome<'_> {
-    /// Returns what became of an event that is to end, or why it goes back and whether it is blameless.
-    /// `None`: it is tried again.
-    fn fate(&self, end: &End) -> Option<Result<EventFate, (Fault, bool)>> {
-        Some(Ok(match self.state.of_end(&end.finalization) {
-            Some(EndState::Written) => EventFate::Ended(end.class),
-            Some(EndState::Unstorable) => EventFate::Ended(Class::Handled(Status::Failed)),
-            Some(EndState::Refused { fault, blameless }) => {
-                return Some(Err((fault.clone(), *blameless)));
-            }
-            None if self.whole => EventFate::Lost { returned: false },
-            None => return None,
-        }))
-    }
 }
 
 impl Completer {
@@ -199,7 +171,7 @@ impl Completer {
         &mut self,
         event: &LeasedEvent,
         finalization: Finalization,
-        class: Class,
+        counted_as: CountedAs,
         work: Vec<HandlerEnd>,
     ) -> (u64, bool) {
         // An event that starts behind an end which is then refused loses an attempt. This happens at most
@@ -207,10 +179,10 @@ impl Completer {
         let holds_group = event.progress.is_some() || finalization.status != Status::Completed;
         self.note();
         let number = self.noted;
-        let end = End {
+        let end = PendingEnd {
             number,
             finalization,
-            class,
+            counted_as,
             group: event.group_key.clone(),
             attempt: (event.attempts, event.max_attempts),
             work,
@@ -356,7 +328,7 @@ impl Completer {
     /// Sends back the ends of events that follow an event that goes back. They keep the work that is done. An
     /// event that precedes it in the group has ended in order, and is written.
     fn retry_followers(&mut self, next: &mut Flush, heads: &HashMap<String, i64>) {
-        let fault = flush::behind();
+        let fault = Refusal::behind().fault;
         for end in next.ends.extract_if(.., |end| is_behind(heads, end)) {
             self.keep_open(end.number);
             next.retries
@@ -368,165 +340,152 @@ impl Completer {
     ///
     /// # Errors
     /// When flushes have failed too often.
-    pub(super) fn on_flushed(&mut self, result: FlushResult, over: bool) -> Result<Flushed, Error> {
+    pub(super) fn on_flushed(
+        &mut self,
+        result: FlushResult,
+        is_over: bool,
+    ) -> Result<Flushed, Error> {
         let FlushResult {
             session,
-            flush,
-            state,
-            failed,
+            mut flushed,
         } = result;
         self.session.put(session);
         self.is_exclusive = false;
-        let failed = failed.map(|error| self.note_failure(error)).transpose()?;
-        let whole = failed.is_none();
-        let outcomes = flush.outcomes();
-        let returns = flush.retries.iter();
-        let returns = returns.map(|retry| retry.retried.lease.id).collect();
-        let mut outcome = Outcome {
-            state: &state,
-            whole,
-            over,
-            changes: Vec::with_capacity(outcomes),
-        };
-        if let Some(left) = &state.left {
+        if let Some(error) = flushed.failed.take() {
+            flushed.failed = Some(self.note_failure(error)?);
+        }
+        let mut releases = std::mem::take(&mut flushed.flush.releases);
+        if let Some(left) = &flushed.state.left {
             // These were about to be released, and have left together with a preceding event.
             let gone = |event: &mut LeasedEvent| left.contains(&event.lease.id);
-            let gone: Vec<LeasedEvent> = self.next.releases.extract_if(.., gone).collect();
-            self.take_releases(gone, &mut outcome);
+            releases.extend(self.next.releases.extract_if(.., gone));
         }
-        for end in flush.ends {
-            self.take_end(end, &mut outcome);
+        for end in std::mem::take(&mut flushed.flush.ends) {
+            self.take_end(end, &mut flushed);
         }
-        for lease in flush.unreadable {
-            self.take_unreadable(lease, &mut outcome);
+        for lease in std::mem::take(&mut flushed.flush.unreadable) {
+            self.take_unreadable(lease, is_over, &mut flushed);
         }
-        self.take_retries(flush.retries, &mut outcome);
-        self.take_releases(flush.releases, &mut outcome);
-        let changes = outcome.changes;
-        if whole {
+        self.take_retries(is_over, &mut flushed);
+        self.take_releases(releases, is_over, &mut flushed);
+        if flushed.is_whole() {
             self.failures = 0;
-            self.note_written(flush.up_to);
+            self.note_written(flushed.flush.up_to);
         }
-        let lowered = flush.lowered.into_iter();
-        let lowered = lowered.filter(|(token, ..)| state.lowered.contains(token));
-        let lowered = lowered.map(|(token, _, mark)| (token, mark)).collect();
-        Ok(Flushed {
-            outcomes,
-            failed,
-            starts: if whole { flush.starts } else { Vec::new() },
-            lowered,
-            left: state.left.unwrap_or_default(),
-            retried: returns,
-            changes,
-            over: (flush.over, whole),
-            cuts: state.cuts,
-            reread: state.reread,
-            published: state.published,
-            service_opened: state.service_opened,
-        })
+        Ok(flushed)
     }
 
-    fn take_end(&mut self, end: End, outcome: &mut Outcome<'_>) {
-        let fate = match outcome.fate(&end) {
-            Some(Ok(fate)) => fate,
-            Some(Err((fault, blameless))) => return self.refuse(end, &fault, blameless, outcome),
+    fn take_end(&mut self, end: PendingEnd, flushed: &mut Flushed) {
+        let result = match flushed.state.of_end(&end) {
+            Some(WriteResult::Refused(refusal)) => return self.refuse(end, refusal, flushed),
+            Some(result) => result,
+            None if flushed.is_whole() => WriteResult::Lost { returned: false },
             None => return self.next.ends.push(end),
         };
-        let (lease, leased) = (end.finalization.lease, end.class.was_leased());
-        outcome.changes.push(Change {
+        let (lease, leased) = (end.finalization.lease, end.counted_as.was_leased());
+        flushed.changes.push(Change {
             opens: end.holds_group,
-            ..Change::new(lease, end.group, leased, fate)
+            ..Change::new(lease, end.group, leased, result)
         });
     }
 
     /// Sends an event back, with the work that is done, because its end cannot be written.
-    fn refuse(&mut self, end: End, fault: &Fault, blameless: bool, outcome: &mut Outcome<'_>) {
+    fn refuse(&mut self, end: PendingEnd, refusal: Refusal, flushed: &mut Flushed) {
         let (attempt, most) = end.attempt;
-        let charged = end.finalization.ran && !blameless && attempt < most;
-        let delay = if charged || blameless {
+        let charged = end.finalization.ran && !refusal.blameless && attempt < most;
+        let delay = if charged || refusal.blameless {
             BLAMELESS_DELAY
         } else {
             self.longest_delay
         };
         self.keep_open(end.number);
-        let retry = end.into_retry(fault, charged, delay);
+        let retry = end.into_retry(&refusal.fault, charged, delay);
         let (lease, group) = (retry.retried.lease, retry.group.clone());
         self.note().retries.push(retry);
-        let fate = EventFate::Refused(fault.code.to_string());
-        outcome.changes.push(Change::new(lease, group, true, fate));
+        let result = WriteResult::Refused(refusal);
+        flushed
+            .changes
+            .push(Change::new(lease, group, true, result));
     }
 
-    fn take_unreadable(&mut self, lease: Lease, outcome: &mut Outcome<'_>) {
-        let fate = match outcome.state.of_lease(&lease) {
-            Some(EndState::Refused { .. }) if outcome.over => EventFate::Abandoned,
-            Some(EndState::Refused { .. }) => return self.next.unreadable.push(lease),
-            Some(_) => EventFate::Ended(Class::Handled(Status::Failed)),
-            None if outcome.whole => EventFate::Lost { returned: false },
-            None => return self.next.unreadable.push(lease),
+    fn take_unreadable(&mut self, lease: Lease, is_over: bool, flushed: &mut Flushed) {
+        let result = if flushed.state.has_failed(&lease) {
+            WriteResult::FAILED
+        } else if flushed.state.is_refused(&lease) && is_over {
+            WriteResult::Abandoned
+        } else if flushed.state.is_refused(&lease) || !flushed.is_whole() {
+            return self.next.unreadable.push(lease);
+        } else {
+            WriteResult::Lost { returned: false }
         };
-        outcome.changes.push(Change::new(lease, None, true, fate));
+        let change = Change::new(lease, None, true, result);
+        flushed.changes.push(change);
     }
 
-    fn take_retries(&mut self, retries: Vec<Retry>, outcome: &mut Outcome<'_>) {
-        let Some(left) = &outcome.state.left else {
+    fn take_retries(&mut self, is_over: bool, flushed: &mut Flushed) {
+        let retries = std::mem::take(&mut flushed.flush.retries);
+        let state = &flushed.state;
+        let Some(left) = &state.left else {
             return self.next.retries.extend(retries);
         };
         for retry in retries {
             let lease = retry.retried.lease;
-            let is_busy = outcome.state.returns_busy.contains(&lease.id);
-            if is_busy && !outcome.over {
+            let is_busy = state.returns_busy.contains(&lease.id);
+            if is_busy && !is_over {
                 self.busy.retries.push(retry);
                 continue;
             }
             if let Some(number) = retry.number {
                 self.settled(number);
             }
-            let why = if retry.retried.is_snoozed() {
-                Return::Snoozed
+            let counted_as = if retry.retried.is_snoozed() {
+                CountedAs::Snoozed
             } else if retry.retried.deferred.is_empty() {
-                Return::Retried
+                CountedAs::Retried
             } else {
-                Return::Deferred
+                CountedAs::Deferred
             };
-            let is_torn = outcome.state.torn.contains(&lease.id);
-            let fate = if is_torn {
-                EventFate::Ended(Class::Handled(Status::Failed))
-            } else if outcome.state.stuck.contains(&lease.id) || is_busy {
-                EventFate::Abandoned
+            let is_torn = state.has_failed(&lease);
+            let result = if is_torn {
+                WriteResult::FAILED
+            } else if state.stuck.contains(&lease.id) || is_busy {
+                WriteResult::Abandoned
             } else if left.contains(&lease.id) {
-                EventFate::Returned(why, retry.retried.delay < AT_ONCE)
+                WriteResult::Returned(counted_as, retry.retried.delay < AT_ONCE)
             } else {
-                EventFate::Lost { returned: true }
+                WriteResult::Lost { returned: true }
             };
-            outcome.changes.push(Change {
+            flushed.changes.push(Change {
                 reopens: is_torn,
-                ..Change::new(lease, retry.group, retry.leased, fate)
+                ..Change::new(lease, retry.group, retry.leased, result)
             });
         }
     }
 
-    fn take_releases(&mut self, releases: Vec<LeasedEvent>, outcome: &mut Outcome<'_>) {
-        let Some(left) = &outcome.state.left else {
+    fn take_releases(&mut self, releases: Vec<LeasedEvent>, is_over: bool, flushed: &mut Flushed) {
+        let state = &flushed.state;
+        let Some(left) = &state.left else {
             return self.next.releases.extend(releases);
         };
         for event in releases {
             let lease = event.lease;
-            let fate = if outcome.state.returns_busy.contains(&lease.id) {
-                if !outcome.over {
-                    self.busy.releases.push(event);
-                    continue;
-                }
-                EventFate::Abandoned
+            let is_busy = state.returns_busy.contains(&lease.id);
+            if is_busy && !is_over {
+                self.busy.releases.push(event);
+                continue;
+            }
+            let result = if is_busy {
+                WriteResult::Abandoned
             } else if left.contains(&lease.id) {
-                EventFate::Returned(Return::Released, false)
+                WriteResult::Returned(CountedAs::Released, false)
             } else {
                 // Another worker has taken it. Or an earlier try, whose answer was lost, has released it with
                 // the events that follow it.
-                EventFate::Lost { returned: true }
+                WriteResult::Lost { returned: true }
             };
             let leased = event.fate == Fate::Run;
-            let change = Change::new(lease, event.group_key, leased, fate);
-            outcome.changes.push(change);
+            let change = Change::new(lease, event.group_key, leased, result);
+            flushed.changes.push(change);
         }
     }
 
@@ -569,7 +528,7 @@ fn heads<'a>(retries: impl Iterator<Item = &'a Retry>) -> HashMap<String, i64> {
 }
 
 /// Whether an end belongs to an event that follows one of these in its group.
-fn is_behind(heads: &HashMap<String, i64>, end: &End) -> bool {
+fn is_behind(heads: &HashMap<String, i64>, end: &PendingEnd) -> bool {
     let head = end.group.as_ref().and_then(|group| heads.get(group));
     head.is_some_and(|head| end.finalization.lease.id >= *head)
 }

@@ -28,9 +28,9 @@ use crate::queue::{
 /// later.
 const MOST_REFUSALS: u32 = 64;
 
-/// How the report counts an end.
+/// How the report counts an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum CountedAs {
     /// It was leased to be handled, and ended with this status.
     Handled(Status),
     /// It was leased to be handled, and its handlers put it off.
@@ -39,9 +39,17 @@ pub(super) enum Class {
     Expired,
     /// It was swept because its last attempt was abandoned.
     Abandoned,
+    /// An attempt failed, and it went back.
+    Retried,
+    /// It went back because its handlers want to run later.
+    Snoozed,
+    /// It went back because it waits for a service.
+    Deferred,
+    /// It went back without a start.
+    Released,
 }
 
-impl Class {
+impl CountedAs {
     /// Returns how to count an event that these handlers ended.
     pub(super) fn of(status: Status, ends: &[HandlerEnd]) -> Self {
         if is_put_off(ends) {
@@ -57,12 +65,12 @@ impl Class {
     }
 }
 
-/// An event's end, with what the loop must know when it is written or cannot be written.
-pub(super) struct End {
+/// An event's end that is to be written, with what the loop must know when it is or cannot be.
+pub(super) struct PendingEnd {
     /// Its number among all outcomes.
     pub number: u64,
     pub finalization: Finalization,
-    pub class: Class,
+    pub counted_as: CountedAs,
     pub group: Option<String>,
     /// The number of its attempt, and how many it may have.
     pub attempt: (u32, u32),
@@ -72,7 +80,7 @@ pub(super) struct End {
     pub holds_group: bool,
 }
 
-impl End {
+impl PendingEnd {
     /// Converts the end into a return of the event to the queue, with the work that is done.
     pub(super) fn into_retry(self, fault: &Fault, charged: bool, delay: Duration) -> Retry {
         Retry {
@@ -85,7 +93,7 @@ impl End {
                 deferred: Vec::new(),
             },
             group: self.group,
-            leased: self.class.was_leased(),
+            leased: self.counted_as.was_leased(),
             number: Some(self.number),
         }
     }
@@ -104,7 +112,7 @@ pub(super) struct Retry {
 /// The content of one round of writing.
 #[derive(Default)]
 pub(super) struct Flush {
-    pub ends: Vec<End>,
+    pub ends: Vec<PendingEnd>,
     pub retries: Vec<Retry>,
     /// Events to be given back unchanged.
     pub releases: Vec<LeasedEvent>,
@@ -147,22 +155,19 @@ impl Flush {
     }
 }
 
-/// What became of an end.
+/// Why an end cannot be written now. The event goes back with the work that is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum EndState {
-    /// It is in the log.
-    Written,
-    /// It is in the log as FAILED, because it could not be stored as it was.
-    Unstorable,
-    /// It cannot be written now, and the event goes back with the work that is done.
-    Refused { fault: Fault, blameless: bool },
+pub(super) struct Refusal {
+    pub fault: Fault,
+    /// Whether the event is not the cause, and keeps its attempt.
+    pub blameless: bool,
 }
 
-impl EndState {
+impl Refusal {
     /// The database refuses the end with this error.
-    fn refused(error: &Error) -> Self {
+    fn by(error: &Error) -> Self {
         let reason = format!("the result cannot be stored: {error}");
-        Self::Refused {
+        Self {
             fault: Fault::new("unwritable", reason),
             blameless: !error.is_bad_data() && !error.is_by_trigger(),
         }
@@ -171,25 +176,20 @@ impl EndState {
     /// The end needs a lock that another transaction holds.
     fn busy() -> Self {
         let why = "another transaction holds a lock that the end of this event needs";
-        Self::Refused {
+        Self {
             fault: Fault::new("group_busy", why),
             blameless: true,
         }
     }
 
-    /// The end was not tried, because an earlier event of its group goes back.
-    fn behind() -> Self {
-        Self::Refused {
-            fault: behind(),
+    /// The end comes after one of its group that cannot be written.
+    pub(super) fn behind() -> Self {
+        let why = "the result was not stored, because an earlier event of the group is released";
+        Self {
+            fault: Fault::new("unwritable", why),
             blameless: true,
         }
     }
-}
-
-/// Returns why an event goes back whose end comes after one that goes back.
-pub(super) fn behind() -> Fault {
-    let why = "the result was not stored, because an earlier event of the group is released";
-    Fault::new("unwritable", why)
 }
 
 /// What a batch has changed so far.
@@ -197,14 +197,17 @@ pub(super) fn behind() -> Fault {
 pub(super) struct FlushState {
     /// Leases whose plain ends in this batch are all in the log. This is nearly always every lease.
     whole: HashSet<Uuid>,
-    /// What became of the other ends.
-    ends: HashMap<Lease, EndState>,
+    /// The other ends that are in the log.
+    written: HashSet<Lease>,
+    /// Events that have ended FAILED instead of what was to be written: their results cannot be stored, or
+    /// the database cannot read what it has stored of them.
+    failed: HashSet<Lease>,
+    /// Ends that cannot be written.
+    refused: HashMap<Lease, Refusal>,
     /// All events that left our hands; `None` until that is written.
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
-    /// Events that have ended instead, because the database cannot read what it has stored of them.
-    pub torn: HashSet<i64>,
     /// Events that could not go back, because another session has locked them.
     pub returns_busy: HashSet<i64>,
     /// Leases whose marks were lowered.
@@ -225,57 +228,84 @@ pub(super) struct FlushState {
 
 impl FlushState {
     /// Returns what became of an end, if it is decided.
-    pub(super) fn of_end(&self, end: &Finalization) -> Option<&EndState> {
-        let with_all = end.is_plain() && self.whole.contains(&end.lease.token);
-        let of_lease = self.of_lease(&end.lease);
-        of_lease.or(with_all.then_some(&EndState::Written))
+    pub(super) fn of_end(&self, end: &PendingEnd) -> Option<WriteResult> {
+        let lease = &end.finalization.lease;
+        if let Some(refusal) = self.refused.get(lease) {
+            return Some(WriteResult::Refused(refusal.clone()));
+        }
+        if self.failed.contains(lease) {
+            return Some(WriteResult::FAILED);
+        }
+        let with_all = end.finalization.is_plain() && self.whole.contains(&lease.token);
+        let is_written = with_all || self.written.contains(lease);
+        is_written.then_some(WriteResult::Ended(end.counted_as))
     }
 
-    /// Returns what became of the end that was written by itself under this lease, if it is decided.
-    pub(super) fn of_lease(&self, lease: &Lease) -> Option<&EndState> {
-        self.ends.get(lease)
+    /// Whether the event has ended FAILED instead of what was to be written.
+    pub(super) fn has_failed(&self, lease: &Lease) -> bool {
+        self.failed.contains(lease)
     }
 
-    fn note(&mut self, leases: impl IntoIterator<Item = Lease>, state: &EndState) {
-        let noted = leases.into_iter().map(|lease| (lease, state.clone()));
-        self.ends.extend(noted);
+    /// Whether the end of the event cannot be written.
+    pub(super) fn is_refused(&self, lease: &Lease) -> bool {
+        self.refused.contains_key(lease)
     }
 }
 
-/// The answer, with the session and the content of the flush.
+/// The answer, with the session.
 pub(super) struct FlushResult {
     pub session: Session,
+    pub flushed: Flushed,
+}
+
+/// A flush, and what it has changed.
+pub(super) struct Flushed {
+    /// What it was to write. Its events are taken out when their changes are known.
     pub flush: Flush,
     pub state: FlushState,
     /// Why not everything was written.
     pub failed: Option<Error>,
-}
-
-/// What a flush has changed.
-pub(super) struct Flushed {
     /// How many outcomes it was to write.
     pub outcomes: usize,
-    /// Why not everything was written.
-    pub failed: Option<Error>,
-    /// Windows that the database knows now.
-    pub starts: Vec<Start>,
-    /// Leases whose marks were lowered, with the new marks.
-    pub lowered: Vec<(Uuid, i64)>,
-    /// Events that have left this drain.
-    pub left: HashSet<i64>,
-    /// Those of them that left with a retry of their own.
+    /// The events that were to go back with a retry of their own.
     pub retried: HashSet<i64>,
     /// What became of single events, in this order.
     pub changes: Vec<Change>,
-    /// Leases without events, and whether they are marked as ended.
-    pub over: (HashSet<Uuid>, bool),
-    /// How often events were taken from each lease; `None` for a lease that is gone.
-    pub cuts: Vec<(Uuid, Option<i32>)>,
-    /// The events that the database knows to be held, if they were read again.
-    pub reread: Option<Vec<InHand>>,
-    pub published: u64,
-    /// Whether a service may be called again.
-    pub service_opened: bool,
+}
+
+impl Flushed {
+    fn new(flush: Flush, state: FlushState, failed: Option<Error>) -> Self {
+        let retried = flush.retries.iter().map(|retry| retry.retried.lease.id);
+        Self {
+            outcomes: flush.outcomes(),
+            retried: retried.collect(),
+            changes: Vec::with_capacity(flush.outcomes()),
+            flush,
+            state,
+            failed,
+        }
+    }
+
+    /// Whether everything was written.
+    pub(super) fn is_whole(&self) -> bool {
+        self.failed.is_none()
+    }
+
+    /// Returns the windows that the database knows now.
+    pub(super) fn starts(&self) -> &[Start] {
+        if self.is_whole() {
+            &self.flush.starts
+        } else {
+            &[]
+        }
+    }
+
+    /// Returns the leases whose marks were lowered, with the new marks.
+    pub(super) fn lowered(&self) -> impl Iterator<Item = (Uuid, i64)> {
+        let lowered = self.flush.lowered.iter();
+        let lowered = lowered.filter(|(token, ..)| self.state.lowered.contains(token));
+        lowered.map(|(token, _, mark)| (*token, *mark))
+    }
 }
 
 /// What became of an event.
@@ -284,7 +314,7 @@ pub(super) struct Change {
     pub group: Option<String>,
     /// Whether the report has counted it as leased.
     pub leased: bool,
-    pub fate: EventFate,
+    pub result: WriteResult,
     /// Whether its group has waited for this.
     pub opens: bool,
     /// Whether its group was closed until this, and nothing else holds it.
@@ -293,40 +323,37 @@ pub(super) struct Change {
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum EventFate {
+pub(super) enum WriteResult {
     /// Its end is written.
-    Ended(Class),
-    /// Its end cannot be written for a reason with this code, and it will go back. Until it has, no later
-    /// event of its group starts, ends or commits.
-    Refused(String),
+    Ended(CountedAs),
+    /// Its end cannot be written, and it will go back. Until it has, no later event of its group starts, ends
+    /// or commits.
+    Refused(Refusal),
     /// It is in the queue again, and ready at once if this says so.
-    Returned(Return, bool),
+    Returned(CountedAs, bool),
     /// It cannot go back, and stays in its lease until the lease lapses.
     Abandoned,
     /// Its end or its return was not ours to write.
     Lost { returned: bool },
 }
 
-/// Why an event went back to the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Return {
-    /// An attempt failed.
-    Retried,
-    /// Its handlers want to run later.
-    Snoozed,
-    /// It waits for a service.
-    Deferred,
-    /// It was not started.
-    Released,
+impl WriteResult {
+    /// It has ended FAILED, whatever it was to be.
+    pub(super) const FAILED: Self = Self::Ended(CountedAs::Handled(Status::Failed));
 }
 
 impl Change {
-    pub(super) fn new(lease: Lease, group: Option<String>, leased: bool, fate: EventFate) -> Self {
+    pub(super) fn new(
+        lease: Lease,
+        group: Option<String>,
+        leased: bool,
+        result: WriteResult,
+    ) -> Self {
         Self {
             lease,
             group,
             leased,
-            fate,
+            result,
             opens: false,
             reopens: false,
         }
@@ -366,9 +393,7 @@ pub(super) async fn flush(
     let state = flusher.state;
     FlushResult {
         session,
-        flush,
-        state,
-        failed,
+        flushed: Flushed::new(flush, state, failed),
     }
 }
 
@@ -398,14 +423,14 @@ impl Flusher<'_> {
             }
         }
         for lease in &self.flush.unreadable {
-            if self.state.of_lease(lease) == Some(&EndState::Written) {
+            if self.state.failed.contains(lease) {
                 continue;
             }
             match queue::end_unreadable(client, *lease).await {
-                Ok(true) => self.state.note([*lease], &EndState::Written),
+                Ok(true) => drop(self.state.failed.insert(*lease)),
                 Ok(false) => {}
                 Err(error) if error.is_lock_timeout() => {
-                    self.state.note([*lease], &EndState::busy());
+                    self.state.refused.insert(*lease, Refusal::busy());
                 }
                 Err(error) => return Err(error),
             }
@@ -515,7 +540,7 @@ impl Flusher<'_> {
             && error.is_corruption()
         {
             if queue::end_unreadable(client, retry.lease).await? {
-                self.state.torn.insert(retry.lease.id);
+                self.state.failed.insert(retry.lease);
             }
             return Ok(Some(HashSet::new()));
         }
@@ -548,17 +573,21 @@ impl Flusher<'_> {
         let special = flush.ends.iter();
         let special = special.filter(|end| !end.finalization.is_plain());
         let groups: HashSet<&str> = special.filter_map(|end| end.group.as_deref()).collect();
-        let of_them = |end: &&End| {
+        let of_them = |end: &&PendingEnd| {
             let group = end.group.as_deref();
             !end.finalization.is_plain() || group.is_some_and(|group| groups.contains(group))
         };
-        let ends: Vec<&End> = flush.ends.iter().filter(of_them).collect();
+        let ends: Vec<&PendingEnd> = flush.ends.iter().filter(of_them).collect();
         self.finalize_in_order(client, &ends).await
     }
 
     /// Writes ends in the order of their ids, with one statement for all that follow each other in one lease.
-    async fn finalize_in_order(&mut self, client: &Client, ends: &[&End]) -> Result<(), Error> {
-        let same_lease = |one: &&End, other: &&End| {
+    async fn finalize_in_order(
+        &mut self,
+        client: &Client,
+        ends: &[&PendingEnd],
+    ) -> Result<(), Error> {
+        let same_lease = |one: &&PendingEnd, other: &&PendingEnd| {
             one.finalization.lease.token == other.finalization.lease.token
         };
         for run in ends.chunk_by(same_lease) {
@@ -569,9 +598,9 @@ impl Flusher<'_> {
     }
 
     /// Notes that an end cannot be written now. Nothing later of its group may be.
-    fn refuse(&mut self, end: &End, state: &EndState) {
+    fn refuse(&mut self, end: &PendingEnd, refusal: Refusal) {
         let lease = end.finalization.lease;
-        self.state.note([lease], state);
+        self.state.refused.insert(lease, refusal);
         if let Some(group) = &end.group {
             let groups = &mut self.state.refused_groups;
             let first = groups.entry(group.clone()).or_insert(lease.id);
@@ -580,8 +609,8 @@ impl Flusher<'_> {
     }
 
     /// Whether an end may be written. Notes it if it is behind one of its group that cannot be.
-    fn is_free(&mut self, end: &End) -> bool {
-        if self.state.of_end(&end.finalization).is_some() {
+    fn is_free(&mut self, end: &PendingEnd) -> bool {
+        if self.state.of_end(end).is_some() {
             return false;
         }
         let lease = end.finalization.lease;
@@ -589,7 +618,7 @@ impl Flusher<'_> {
         let first = group.and_then(|group| self.state.refused_groups.get(group));
         let is_behind = first.is_some_and(|first| lease.id > *first);
         if is_behind {
-            self.state.note([lease], &EndState::behind());
+            self.state.refused.insert(lease, Refusal::behind());
         }
         !is_behind
     }
@@ -599,7 +628,7 @@ impl Flusher<'_> {
         &mut self,
         client: &Client,
         token: Uuid,
-        run: &[&End],
+        run: &[&PendingEnd],
     ) -> Result<(), Error> {
         let Some(mut error) = self.finalize_these(client, token, run).await? else {
             return Ok(());
@@ -613,7 +642,7 @@ impl Flusher<'_> {
             }
             if error.is_lock_timeout() {
                 // The next ones could wait for as long.
-                let rest: Vec<&End> = run[at..].to_vec();
+                let rest: Vec<&PendingEnd> = run[at..].to_vec();
                 let busy = rest.iter().map(|end| end.finalization.lease.id).collect();
                 return self.take_busy(client, &rest, busy).await;
             }
@@ -627,7 +656,7 @@ impl Flusher<'_> {
         &mut self,
         client: &Client,
         token: Uuid,
-        ends: &[&End],
+        ends: &[&PendingEnd],
     ) -> Result<Option<Error>, Error> {
         let mut ends = ends.to_vec();
         ends.retain(|end| self.is_free(end));
@@ -638,7 +667,7 @@ impl Flusher<'_> {
         match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
             Ok(flushed) => {
                 self.state.published += flushed.published;
-                self.state.note(flushed.ended, &EndState::Written);
+                self.state.written.extend(flushed.ended);
                 self.state.cuts.push((token, flushed.cuts));
                 self.take_busy(client, &ends, flushed.busy).await?;
                 Ok(None)
@@ -652,12 +681,12 @@ impl Flusher<'_> {
     async fn take_busy(
         &mut self,
         client: &Client,
-        ends: &[&End],
+        ends: &[&PendingEnd],
         busy: Vec<i64>,
     ) -> Result<(), Error> {
         for end in ends {
             if busy.contains(&end.finalization.lease.id) && self.is_free(end) {
-                self.refuse(end, &EndState::busy());
+                self.refuse(end, Refusal::busy());
             }
         }
         let leases = ends.iter().map(|end| end.finalization.lease);
@@ -669,7 +698,7 @@ impl Flusher<'_> {
     async fn end_refused(
         &mut self,
         client: &Client,
-        end: &End,
+        end: &PendingEnd,
         error: &Error,
     ) -> Result<(), Error> {
         let again;
@@ -680,9 +709,9 @@ impl Flusher<'_> {
             let failed = unstorable(&end.finalization, error);
             match queue::finalize_under(client, lease.token, &[&failed], Follow::IfFree).await {
                 Ok(flushed) => {
-                    self.state.note(flushed.ended, &EndState::Unstorable);
+                    self.state.failed.extend(flushed.ended);
                     if !flushed.busy.is_empty() {
-                        self.refuse(end, &EndState::busy());
+                        self.refuse(end, Refusal::busy());
                     }
                     return Ok(());
                 }
@@ -692,7 +721,7 @@ impl Flusher<'_> {
                 }
             }
         }
-        self.refuse(end, &EndState::refused(error));
+        self.refuse(end, Refusal::by(error));
         Ok(())
     }
 
@@ -752,12 +781,13 @@ impl Flusher<'_> {
         client: &Client,
         leases: impl Iterator<Item = Lease>,
     ) -> Result<(), Error> {
-        let missing: Vec<Lease> = leases
-            .filter(|lease| self.state.of_lease(lease).is_none())
-            .collect();
+        let state = &self.state;
+        let missing = leases
+            .filter(|lease| !state.written.contains(lease) && !state.refused.contains_key(lease));
+        let missing: Vec<Lease> = missing.collect();
         if !missing.is_empty() {
             let found = queue::finished_under(client, &missing).await?;
-            self.state.note(found, &EndState::Written);
+            self.state.written.extend(found);
         }
         Ok(())
     }
@@ -771,8 +801,8 @@ impl Flusher<'_> {
         leases: &[Lease],
     ) -> Result<(), Error> {
         let leases: HashSet<Lease> = leases.iter().copied().collect();
-        let of_them = |end: &&End| leases.contains(&end.finalization.lease);
-        let ends: Vec<&End> = self.flush.ends.iter().filter(of_them).collect();
+        let of_them = |end: &&PendingEnd| leases.contains(&end.finalization.lease);
+        let ends: Vec<&PendingEnd> = self.flush.ends.iter().filter(of_them).collect();
         self.finalize_in_order(client, &ends).await?;
         let rest: Vec<Completion> = completions
             .iter()

@@ -50,7 +50,7 @@ use self::clocks::Reading;
 use self::completer::Completer;
 use self::execute::EventRun;
 use self::fetcher::{FetchKind, FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES};
-use self::flush::{Change, Class, EventFate, FlushResult, Return};
+use self::flush::{Change, CountedAs, FlushResult, WriteResult};
 use self::leases::{PERMIT, Window};
 use self::limits::{Demand, ServiceLimits};
 use self::observers::Observers;
@@ -799,24 +799,28 @@ impl<D: Dispatch> Drain<D> {
     fn start(&mut self, leased: LeasedEvent, now: Instant) {
         let swept = match leased.fate {
             Fate::Run => None,
-            Fate::Expired => Some((Class::Expired, "expired", "not started before its deadline")),
+            Fate::Expired => Some((
+                CountedAs::Expired,
+                "expired",
+                "not started before its deadline",
+            )),
             Fate::Abandoned => {
                 let why = "its worker went away on the last attempt";
-                Some((Class::Abandoned, "abandoned", why))
+                Some((CountedAs::Abandoned, "abandoned", why))
             }
             Fate::Exhausted => {
                 let why = "it has had as many attempts as it may have";
-                Some((Class::Abandoned, "attempts_exhausted", why))
+                Some((CountedAs::Abandoned, "attempts_exhausted", why))
             }
         };
-        if let Some((class, code, why)) = swept {
-            return self.give_up(&leased, &Fault::new(code, why), class);
+        if let Some((counted_as, code, why)) = swept {
+            return self.give_up(&leased, &Fault::new(code, why), counted_as);
         }
         let event = match Workers::<D>::read(&leased) {
             Ok(event) => event,
             Err(Unhandled::Later(error)) => return self.defer(&leased, error),
             Err(Unhandled::Never(fault)) => {
-                return self.give_up(&leased, &fault, Class::Handled(Status::Failed));
+                return self.give_up(&leased, &fault, CountedAs::Handled(Status::Failed));
             }
         };
         let group = leased.group_key.clone();
@@ -928,13 +932,13 @@ impl<D: Dispatch> Drain<D> {
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;
-                count(&mut self.report, Class::of(status, &ends));
+                count(&mut self.report, CountedAs::of(status, &ends));
                 self.buffer.note_gone(event.lease);
                 self.open_group(event);
             }
             Settled::Finish(end) => {
-                let class = Class::of(end.status, &ends);
-                ctx.note_completion(self.finish(event, end, class, ends));
+                let counted_as = CountedAs::of(end.status, &ends);
+                ctx.note_completion(self.finish(event, end, counted_as, ends));
             }
             Settled::Retry(retried) => self.retry(event, retried),
         }
@@ -945,10 +949,10 @@ impl<D: Dispatch> Drain<D> {
         &mut self,
         event: &LeasedEvent,
         end: Finalization,
-        class: Class,
+        counted_as: CountedAs,
         work: Vec<HandlerEnd>,
     ) -> u64 {
-        let (number, holds_group) = self.completer.finish(event, end, class, work);
+        let (number, holds_group) = self.completer.finish(event, end, counted_as, work);
         if !holds_group {
             self.open_group(event);
         }
@@ -962,7 +966,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Ends an event that no handler will see.
-    fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
+    fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, counted_as: CountedAs) {
         self.services.calls.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
         self.observers.lines.ended(event, &settled, Duration::ZERO);
@@ -970,7 +974,7 @@ impl<D: Dispatch> Drain<D> {
             spans.given_up(event, &fault.code);
         }
         if let Settled::Finish(end) = settled {
-            self.finish(event, end, class, Vec::new());
+            self.finish(event, end, counted_as, Vec::new());
         }
     }
 
@@ -981,7 +985,7 @@ impl<D: Dispatch> Drain<D> {
         if event.is_overdue {
             let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";
             let fault = Fault::new("held_too_long", why);
-            return self.give_up(event, &fault, Class::Handled(Status::Failed));
+            return self.give_up(event, &fault, CountedAs::Handled(Status::Failed));
         }
         let age = event.created_at.elapsed().unwrap_or_default();
         let error = error.after((age / 4).clamp(DEFER.0, DEFER.1));
@@ -1109,33 +1113,35 @@ impl<D: Dispatch> Drain<D> {
 
     /// Processes the answer to a flush.
     fn on_flushed(&mut self, result: FlushResult) -> Result<(), Error> {
-        let mut flushed = self.completer.on_flushed(result, self.budget.is_over())?;
+        let is_over = self.budget.is_over();
+        let mut flushed = self.completer.on_flushed(result, is_over)?;
         if let Some(spans) = &mut self.observers.spans {
             spans.written(flushed.outcomes);
         }
-        if let Some(error) = flushed.failed.take() {
-            self.fail(error);
-        }
-        let alone = |id: &i64| !flushed.retried.contains(id);
+        let has_left = |id: &i64| !flushed.retried.contains(id);
         // Looks at once for events that are free again, and not only with the next scan.
-        if let Some(lowest) = flushed.left.iter().copied().filter(alone).min() {
+        let left = flushed.state.left.iter().flatten().copied();
+        if let Some(lowest) = left.filter(has_left).min() {
             self.back_to(lowest);
         }
         for event in self.buffer.on_flushed(&flushed) {
-            self.report.released += u64::from(event.fate == Fate::Run && alone(&event.lease.id));
+            self.report.released += u64::from(event.fate == Fate::Run && has_left(&event.lease.id));
         }
         for change in std::mem::take(&mut flushed.changes) {
             self.on_change(&change);
         }
         let lost = self.buffer.end_flush(&flushed);
         self.lose(lost);
-        if let Some(held) = &flushed.reread {
+        if let Some(held) = &flushed.state.reread {
             self.workers.notify_lost(held);
         }
-        if flushed.service_opened {
+        if flushed.state.service_opened {
             self.rescan();
         }
-        self.report.published += flushed.published;
+        self.report.published += flushed.state.published;
+        if let Some(error) = flushed.failed {
+            self.fail(error);
+        }
         self.fetcher.scan.hurry();
         self.observers
             .progress(&self.report, millis(self.budget.elapsed()));
@@ -1147,28 +1153,25 @@ impl<D: Dispatch> Drain<D> {
         for event in self.buffer.apply(change) {
             self.release(event);
         }
-        match &change.fate {
-            EventFate::Ended(class) => count(&mut self.report, *class),
-            EventFate::Refused(code) => {
+        match &change.result {
+            WriteResult::Ended(counted_as) => count(&mut self.report, *counted_as),
+            WriteResult::Refused(refusal) => {
+                let code = &refusal.fault.code;
                 self.observers.lines.unwritable(change.lease, code);
                 if let Some(group) = &change.group {
                     // Later events of the group that have not started need not be charged.
                     self.recall(|event| event.group_key.as_ref() == Some(group));
                 }
             }
-            EventFate::Returned(why, at_once) => {
-                let counted = match why {
-                    Return::Retried => &mut self.report.retried,
-                    Return::Snoozed => &mut self.report.snoozed,
-                    Return::Deferred => &mut self.report.deferred,
-                    Return::Released => &mut self.report.released,
-                };
-                *counted += u64::from(change.leased);
+            WriteResult::Returned(counted_as, at_once) => {
+                if change.leased {
+                    count(&mut self.report, *counted_as);
+                }
                 if *at_once {
                     self.back_to(change.lease.id);
                 }
             }
-            EventFate::Abandoned | EventFate::Lost { .. } => {
+            WriteResult::Abandoned | WriteResult::Lost { .. } => {
                 if change.leased {
                     self.count_lost(change.lease);
                 }

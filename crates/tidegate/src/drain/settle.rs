@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::flush::Class;
+use super::flush::CountedAs;
 use super::report::DrainReport;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
@@ -127,13 +127,17 @@ fn committed_event(end: &HandlerEnd) -> bool {
     )
 }
 
-pub(super) fn count(report: &mut DrainReport, class: Class) {
-    *match class {
-        Class::Handled(Status::Completed) => &mut report.completed,
-        Class::Handled(Status::CompletedWithErrors) => &mut report.completed_with_errors,
-        Class::Handled(Status::Failed) => &mut report.failed,
-        Class::PutOff => &mut report.snoozed,
-        Class::Expired => &mut report.expired,
-        Class::Abandoned => &mut report.abandoned,
+/// Counts what became of an event.
+pub(super) fn count(report: &mut DrainReport, counted_as: CountedAs) {
+    *match counted_as {
+        CountedAs::Handled(Status::Completed) => &mut report.completed,
+        CountedAs::Handled(Status::CompletedWithErrors) => &mut report.completed_with_errors,
+        CountedAs::Handled(Status::Failed) => &mut report.failed,
+        CountedAs::PutOff | CountedAs::Snoozed => &mut report.snoozed,
+        CountedAs::Expired => &mut report.expired,
+        CountedAs::Abandoned => &mut report.abandoned,
+        CountedAs::Retried => &mut report.retried,
+        CountedAs::Deferred => &mut report.deferred,
+        CountedAs::Released => &mut report.released,
     } += 1;
 }
