@@ -9,7 +9,7 @@ use test_support::probe::{
 use test_support::{self as support, column, contains, execute, lease_away, refused, rows};
 use tidegate::admin;
 use tidegate::connect::Client;
-use tidegate::lease::{Fate, Lease, LeasedEvent};
+use tidegate::lease::{Lease, LeaseDecision, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
 use tidegate::queue::{
@@ -516,7 +516,7 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
     let worker = Uuid::new_v4();
     let leased = lease_of(&client, worker).await;
     let found = (leased[0].attempts, leased[0].max_attempts, leased[0].fate);
-    assert_eq!(found, (1, 5, Fate::Run));
+    assert_eq!(found, (1, 5, LeaseDecision::Run));
     let row = client
         .query_one(
             "SELECT status, attempts, processing_started_at = updated_at, updated_at > created_at,
@@ -731,7 +731,10 @@ async fn b26_an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
     let pass = "UPDATE tidegate.event_queue SET expires_at = expires_at - interval '61 seconds'";
     client.execute(pass, &[]).await.unwrap();
     // The first one's worker has gone away, so it comes alone.
-    for expected in [(exhausted, Fate::Abandoned, 1), (expired, Fate::Expired, 0)] {
+    for expected in [
+        (exhausted, LeaseDecision::Abandoned, 1),
+        (expired, LeaseDecision::Expired, 0),
+    ] {
         let events = lease(&client, 100).await;
         let event = events.first().unwrap();
         let found = (event.lease.id, event.fate, event.attempts);

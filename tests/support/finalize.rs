@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use tidegate::Error;
 use tidegate::connect::Queryable;
-use tidegate::queue::{Finalization, Flushed, Follow, finalize_under};
+use tidegate::queue::{Finalization, FinalizeAnswer, Follow, finalize_under};
 use uuid::Uuid;
 
 /// Moves events to the log, with one statement for each lease.
 pub async fn finalize(
     client: &impl Queryable,
     ends: &[impl Borrow<Finalization> + Sync],
-) -> Result<Flushed, Error> {
-    let mut flushed = Flushed::default();
+) -> Result<FinalizeAnswer, Error> {
+    let mut flushed = FinalizeAnswer::default();
     let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
     for end in ends.iter().map(Borrow::borrow) {
         by_token.entry(end.lease.token).or_default().push(end);

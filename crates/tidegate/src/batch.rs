@@ -353,20 +353,20 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::context::{Completions, Flushed};
+    use crate::context::{Completions, WrittenUpTo};
     use crate::lease::LeasedEvent;
-    use crate::policy::Sharing;
+    use crate::policy::BatchLimits;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn context(id: i64, most: usize) -> Context {
         let (_, progress) = watch::channel(Completions::default());
-        let flushed = Flushed {
+        let flushed = WrittenUpTo {
             ahead: None,
             after: 0,
             progress,
         };
-        let sharing = Sharing {
+        let sharing = BatchLimits {
             most,
             within: Duration::from_secs(1),
         };

@@ -26,7 +26,7 @@ use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdic
 use crate::json::Json;
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, Progress, Status};
-use crate::policy::Sharing;
+use crate::policy::BatchLimits;
 use crate::queue::{self, Follow, ending};
 use crate::sealing;
 use crate::trace::TraceContext;
@@ -37,8 +37,8 @@ pub struct Context {
     trace: Option<TraceContext>,
     /// `None` in a test without a database.
     database: Option<Database>,
-    flushed: Flushed,
-    sharing: Sharing,
+    flushed: WrittenUpTo,
+    sharing: BatchLimits,
     /// What the run knows of services; `None` in a test without a run.
     services: Option<Arc<dyn Outside>>,
     /// Identifies the run. Only events of one run share calls.
@@ -96,7 +96,7 @@ const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 /// How far the drain has written completions to the database. A handler starts before the completion of the
 /// preceding event of its group is in the log. Its transaction must not commit before that completion.
 #[derive(Clone)]
-pub(crate) struct Flushed {
+pub(crate) struct WrittenUpTo {
     /// The preceding event of the group, if both were handed over together.
     pub ahead: Option<Arc<Context>>,
     /// The number of the group's last completion before this event; 0 if there was none.
@@ -120,7 +120,7 @@ impl Completions {
     }
 }
 
-impl Flushed {
+impl WrittenUpTo {
     /// Whether all preceding completions of the group are in the database.
     fn is_clear(&self, written: &Completions) -> bool {
         let ahead = self.ahead.as_ref();
@@ -135,7 +135,7 @@ impl Context {
     pub(crate) fn new(
         event: LeasedEvent,
         database: Option<Database>,
-        flushed: Flushed,
+        flushed: WrittenUpTo,
         deadline: Instant,
     ) -> Self {
         let steps = event
@@ -162,7 +162,7 @@ impl Context {
             event,
             database,
             flushed,
-            sharing: Sharing::NONE,
+            sharing: BatchLimits::NONE,
             services: None,
             run: Uuid::nil(),
             completion: OnceLock::new(),
@@ -199,7 +199,7 @@ impl Context {
     }
 
     /// Lets the event share calls with others of this run.
-    pub(crate) fn share_calls(&mut self, sharing: Sharing, run: Uuid) {
+    pub(crate) fn share_calls(&mut self, sharing: BatchLimits, run: Uuid) {
         (self.sharing, self.run) = (sharing, run);
     }
 
@@ -586,7 +586,7 @@ impl Context {
     }
 
     /// Returns how many events may share a call with this one.
-    pub(crate) fn sharing(&self) -> Sharing {
+    pub(crate) fn sharing(&self) -> BatchLimits {
         self.sharing
     }
 
@@ -737,7 +737,7 @@ mod tests {
 
     fn context() -> Context {
         let (_, progress) = watch::channel(Completions::default());
-        let flushed = Flushed {
+        let flushed = WrittenUpTo {
             ahead: None,
             after: 0,
             progress,
@@ -761,7 +761,7 @@ mod tests {
     #[test]
     fn what_comes_behind_waits_for_all_that_was_before_it_and_is_not_written() {
         let ahead = Arc::new(context());
-        let behind = Flushed {
+        let behind = WrittenUpTo {
             ahead: Some(ahead.clone()),
             after: 3,
             progress: ahead.flushed.progress.clone(),

@@ -29,7 +29,7 @@ impl Hash for Lease {
 
 /// What is to be done with a row, decided when it was leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum LeaseDecision {
     /// Run its handlers. Its attempt is counted.
     Run,
     /// End it without running it, because its deadline has passed (B13). No attempt is counted.
@@ -46,7 +46,7 @@ pub struct LeasedEvent {
     /// The id and the token.
     pub lease: Lease,
     /// Whether to run it or to end it.
-    pub fate: Fate,
+    pub fate: LeaseDecision,
     /// The stored kind, which this program may not know.
     pub kind: String,
     /// The stored payload, JSON text.
@@ -79,7 +79,7 @@ pub struct LeasedEvent {
 impl LeasedEvent {
     /// Whether this is its last attempt: being charged for it would be its end.
     pub(crate) fn is_last(&self) -> bool {
-        self.fate == Fate::Run && self.attempts >= self.max_attempts
+        self.fate == LeaseDecision::Run && self.attempts >= self.max_attempts
     }
 
     /// Creates a first attempt without a payload.
@@ -90,7 +90,7 @@ impl LeasedEvent {
                 id,
                 token: Uuid::nil(),
             },
-            fate: Fate::Run,
+            fate: LeaseDecision::Run,
             kind: "sample".to_owned(),
             payload: None,
             group_key: group.map(ToOwned::to_owned),

@@ -90,14 +90,14 @@ const USUAL_WAIT: Duration = Duration::from_millis(100);
 
 /// How many events may share a call, and how long the first waits for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct BatchLimits {
     /// The most events in one call. With 1, each event has its own call.
     pub most: usize,
     /// The time from the first event to the call.
     pub within: Duration,
 }
 
-impl Sharing {
+impl BatchLimits {
     /// Each event has its own call.
     pub(crate) const NONE: Self = Self {
         most: 1,
@@ -106,13 +106,13 @@ impl Sharing {
 }
 
 impl Policy {
-    fn sharing(&self) -> Sharing {
+    fn sharing(&self) -> BatchLimits {
         let most = self.batch.map_or(1, usize::from);
         // No more events than this run at once, so waiting for more would bring none.
         let at_once = self
             .concurrency
             .and_then(|events| usize::try_from(events).ok());
-        Sharing {
+        BatchLimits {
             most: most.min(at_once.unwrap_or(usize::MAX)).max(1),
             within: self
                 .batch_within_ms
@@ -131,28 +131,28 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Replaces the policies.
-    pub(crate) fn learn(&mut self, policies: Vec<(String, Policy)>) {
+    pub(crate) fn replace_stored(&mut self, policies: Vec<(String, Policy)>) {
         self.kinds = policies.into_iter().collect();
         let shared = self.kinds.values().map(|policy| policy.sharing().most);
         self.most_shared = shared.max().unwrap_or(1);
     }
 
     /// Returns how events of a kind share calls.
-    pub(crate) fn sharing(&self, kind: &str) -> Sharing {
+    pub(crate) fn sharing(&self, kind: &str) -> BatchLimits {
         if self.most_shared <= 1 {
-            return Sharing::NONE;
+            return BatchLimits::NONE;
         }
         let policy = self.kinds.get(kind);
-        policy.map_or(Sharing::NONE, Policy::sharing)
+        policy.map_or(BatchLimits::NONE, Policy::sharing)
     }
 
     /// Returns how an event shares calls. After a shared call has failed, fewer of its events share the next
     /// one.
-    pub(crate) fn sharing_of(&self, event: &LeasedEvent) -> Sharing {
+    pub(crate) fn sharing_of(&self, event: &LeasedEvent) -> BatchLimits {
         let usual = self.sharing(&event.kind);
         let progress = event.progress.as_ref();
         let together = progress.and_then(|progress| progress.together);
-        Sharing {
+        BatchLimits {
             most: together.map_or(usual.most, |most| usual.most.min(most.into()).max(1)),
             ..usual
         }
@@ -197,7 +197,7 @@ mod tests {
         let usual = RetryPolicy::default();
         let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
         let own = Policy::default().handler_timeout(minute);
-        policies.learn(vec![("a".to_owned(), own)]);
+        policies.replace_stored(vec![("a".to_owned(), own)]);
         assert_eq!(policies.handler_timeout("a", second, minute * 2), minute);
         assert_eq!(
             policies.handler_timeout("a", second, second * 2),
@@ -205,7 +205,7 @@ mod tests {
         );
         assert_eq!(policies.handler_timeout("b", second, minute), second);
         assert_eq!(policies.retry("a", usual), usual);
-        policies.learn(vec![(
+        policies.replace_stored(vec![(
             "a".to_owned(),
             Policy::default().backoff(minute, second),
         )]);

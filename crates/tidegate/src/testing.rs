@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::connect::Database;
-use crate::context::{Completions, Context, Flushed};
+use crate::context::{Completions, Context, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::drain::execute::{Limits, execute};
 use crate::drain::services::Services;
@@ -229,7 +229,7 @@ pub fn handlers_of<D: Dispatch>(
 }
 
 fn context(event: LeasedEvent, limit: Duration) -> Context {
-    let flushed = Flushed {
+    let flushed = WrittenUpTo {
         ahead: None,
         after: 0,
         progress: watch::channel(Completions::default()).1,

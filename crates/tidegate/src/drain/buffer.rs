@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::flush::{Change, Flushed, WriteResult};
-use super::leases::{Leases, Start, Window};
-use crate::lease::{Fate, Lease, LeasedEvent};
+use super::flush::{Change, FlushReport, WriteResult};
+use super::leases::{Leases, Window, WindowRaise};
+use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A group with an event that is ready or running, and the events that wait after it.
 #[derive(Default)]
@@ -73,7 +73,7 @@ const WIDE_FOR: Duration = Duration::from_millis(250);
 
 /// Which events may start next.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pick {
+pub(super) struct StartRule {
     /// Whether nothing starts while an earlier event waits for its window. A suspect is the exception: it
     /// waits until all windows are empty.
     pub in_order: bool,
@@ -82,7 +82,7 @@ pub(super) struct Pick {
 }
 
 /// How much of a lease to start next.
-pub(super) struct Needed<'a> {
+pub(super) struct WindowDemand<'a> {
     /// Start more when fewer events than this can start.
     pub few: usize,
     /// The size of a window in events. Events that share calls count as one.
@@ -152,7 +152,7 @@ impl Buffer {
 
     /// Begins to process a flush: removes and returns the waiting events that have left, and notes the
     /// windows that the database knows now.
-    pub(super) fn on_flushed(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+    pub(super) fn on_flushed(&mut self, flushed: &FlushReport) -> Vec<LeasedEvent> {
         let gone = flushed.state.left.as_ref();
         let left = match gone.filter(|gone| !gone.is_empty()) {
             Some(gone) => self.remove(|lease| gone.contains(&lease.id)),
@@ -205,7 +205,7 @@ impl Buffer {
 
     /// Ends the processing of a flush: notices cut or lost leases. Returns the events that are no longer
     /// ours.
-    pub(super) fn end_flush(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+    pub(super) fn end_flush(&mut self, flushed: &FlushReport) -> Vec<LeasedEvent> {
         for token in &flushed.flush.over {
             self.leases.note_over(*token, flushed.is_whole());
         }
@@ -266,16 +266,18 @@ impl Buffer {
 
     /// Whether the event may be taken next: its handlers may start, or it needs none.
     fn is_startable(&self, event: &LeasedEvent) -> bool {
-        event.fate != Fate::Run || self.leases.is_open(event) && !self.is_barred(event)
+        event.fate != LeaseDecision::Run || self.leases.is_open(event) && !self.is_barred(event)
     }
 
     fn is_barred(&self, event: &LeasedEvent) -> bool {
-        !self.barred.is_empty() && event.fate == Fate::Run && self.barred.contains(&event.kind)
+        !self.barred.is_empty()
+            && event.fate == LeaseDecision::Run
+            && self.barred.contains(&event.kind)
     }
 
     /// Returns the next event to start. Its group stays closed until [`Buffer::open_group`], except for
     /// [`Buffer::pop_behind`].
-    pub(super) fn pop(&mut self, pick: Pick) -> Option<LeasedEvent> {
+    pub(super) fn pop(&mut self, pick: StartRule) -> Option<LeasedEvent> {
         let mut ready = self.ready.values().filter(|event| !self.is_barred(event));
         let first = ready.find(|event| {
             self.is_startable(event) || pick.in_order && !self.leases.is_suspect(event.lease.token)
@@ -305,7 +307,8 @@ impl Buffer {
             .get(key)
             .filter(|group| group.closed.is_none())?;
         let next = group.line.front()?;
-        let may_start = is_small(next) && next.fate == Fate::Run && self.is_startable(next);
+        let may_start =
+            is_small(next) && next.fate == LeaseDecision::Run && self.is_startable(next);
         (may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)
     }
 
@@ -362,7 +365,7 @@ impl Buffer {
     ///
     /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after
     /// the same time again others start beside it, but no other suspect, and no event on its last attempt.
-    pub(super) fn start_more(&mut self, wanted: &Needed<'_>) -> Option<Start> {
+    pub(super) fn start_more(&mut self, wanted: &WindowDemand<'_>) -> Option<WindowRaise> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
             let is_long = wanted.now >= since + SUSPECT_WAIT;
             return is_long.then(|| self.next_window(wanted, true)).flatten();
@@ -376,12 +379,12 @@ impl Buffer {
         let since = *self.suspect_since.get_or_insert(wanted.now);
         if self.leases.open() == 0 && !wanted.brings_window || wanted.now >= since + SUSPECT_WAIT {
             self.suspect_since = None;
-            return Some(Start::of(suspect));
+            return Some(WindowRaise::of(suspect));
         }
-        self.ahead_of_open().map(Start::of)
+        self.ahead_of_open().map(WindowRaise::of)
     }
 
-    fn next_window(&self, wanted: &Needed<'_>, beside_suspect: bool) -> Option<Start> {
+    fn next_window(&self, wanted: &WindowDemand<'_>, beside_suspect: bool) -> Option<WindowRaise> {
         let waits = |event: &LeasedEvent| {
             self.is_barred(event)
                 || beside_suspect && (self.leases.is_suspect(event.lease.token) || event.is_last())
@@ -402,7 +405,7 @@ impl Buffer {
             let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);
             self.leases.window_end(shut, wanted.window, most)?
         };
-        Some(Start {
+        Some(WindowRaise {
             token: shut.token,
             upto,
         })
@@ -461,7 +464,8 @@ impl Buffer {
         if !self.leases.has_suspect() {
             return None;
         }
-        let runs = |event: &&LeasedEvent| event.fate == Fate::Run && !self.is_startable(event);
+        let runs =
+            |event: &&LeasedEvent| event.fate == LeaseDecision::Run && !self.is_startable(event);
         let mut leases = self.ready.values().filter(|event| !self.is_barred(event));
         let mut leases = leases.by_ref().filter(runs);
         leases
@@ -668,11 +672,11 @@ mod tests {
     const ONE: Uuid = Uuid::from_u128(1);
     const TWO: Uuid = Uuid::from_u128(2);
 
-    const ANY: Pick = Pick {
+    const ANY: StartRule = StartRule {
         in_order: false,
         large: true,
     };
-    const IN_ORDER: Pick = Pick {
+    const IN_ORDER: StartRule = StartRule {
         in_order: true,
         large: true,
     };
@@ -703,8 +707,8 @@ mod tests {
         buffer
     }
 
-    fn wanted(few: usize, window: usize) -> Needed<'static> {
-        Needed {
+    fn wanted(few: usize, window: usize) -> WindowDemand<'static> {
+        WindowDemand {
             few,
             window,
             permits: few,
@@ -742,7 +746,7 @@ mod tests {
                 id if id < first_alone => 4,
                 _ => 1,
             };
-            let wanted = Needed {
+            let wanted = WindowDemand {
                 sharing: &sharing,
                 ..wanted(8, 3)
             };
@@ -802,7 +806,7 @@ mod tests {
         assert!(!buffer.has_startable());
         assert_eq!(
             buffer.start_more(&wanted(1, 1)),
-            Some(Start {
+            Some(WindowRaise {
                 token: ONE,
                 upto: 1
             })
@@ -827,7 +831,7 @@ mod tests {
             "event 1 has not ended"
         );
         end(&mut buffer, 1, ONE);
-        let under_way = Needed {
+        let under_way = WindowDemand {
             brings_window: true,
             ..wanted(8, 8)
         };
@@ -848,7 +852,7 @@ mod tests {
         end(&mut buffer, 3, TWO);
         assert_eq!(
             buffer.start_more(&wanted(8, 8)),
-            Some(Start {
+            Some(WindowRaise {
                 token: ONE,
                 upto: 2
             })
@@ -868,7 +872,7 @@ mod tests {
         buffer.insert(token, vec![last], &[], window(0, false), Reading::now());
         assert_eq!(popped(&mut buffer), [1]);
         let began = Instant::now();
-        let at = |now: Instant, suspect_runs: Option<Instant>| Needed {
+        let at = |now: Instant, suspect_runs: Option<Instant>| WindowDemand {
             now,
             suspect_runs,
             ..wanted(8, 8)
@@ -909,7 +913,7 @@ mod tests {
         }
         let mut buffer = Buffer::default();
         buffer.insert(ONE, events, &[], window(0, false), Reading::now());
-        let with_permits = |permits| Needed {
+        let with_permits = |permits| WindowDemand {
             permits,
             ..wanted(8, 100)
         };
@@ -1046,7 +1050,7 @@ mod tests {
     #[test]
     fn expired_events_need_no_window() {
         let mut late = event(7, None, ONE);
-        late.fate = Fate::Expired;
+        late.fate = LeaseDecision::Expired;
         let mut buffer = Buffer::default();
         buffer.insert(ONE, vec![late], &[], window(0, true), Reading::now());
         assert_eq!(popped(&mut buffer), [7]);
@@ -1223,7 +1227,7 @@ mod tests {
             buffer.pop(IN_ORDER).is_none(),
             "one at a time: 1 goes first"
         );
-        let start = Start {
+        let start = WindowRaise {
             token: ONE,
             upto: 1,
         };
@@ -1236,7 +1240,7 @@ mod tests {
             3,
             "side by side: 3 does not wait for 2"
         );
-        let start = Start {
+        let start = WindowRaise {
             token: ONE,
             upto: 2,
         };

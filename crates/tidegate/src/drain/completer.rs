@@ -16,15 +16,16 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    Change, CountedAs, Flush, FlushResult, Flushed, PendingEnd, Refusal, Retry, WriteResult, flush,
+    Change, CountedAs, Flush, FlushReport, FlushResult, PendingEnd, Refusal, Retry, WriteResult,
+    flush,
 };
-use super::leases::Start;
+use super::leases::WindowRaise;
 use super::services::Services;
-use super::session::Slot;
+use super::session::Lane;
 use crate::connect::Database;
 use crate::context::{self, Completions, Context};
 use crate::error::Error;
-use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, Retried};
 
@@ -48,7 +49,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 pub(super) struct Completer {
     worker: Uuid,
     services: Arc<Services>,
-    session: Slot<FlushResult>,
+    session: Lane<FlushResult>,
     /// Whether the current flush lets events leave without an end, or reads them again.
     is_exclusive: bool,
     /// The content of the next flush.
@@ -81,7 +82,7 @@ impl Completer {
         Self {
             worker,
             services,
-            session: Slot::new(database),
+            session: Lane::new(database),
             is_exclusive: false,
             next: Flush::default(),
             since: now,
@@ -146,9 +147,9 @@ impl Completer {
         &self,
         group: Option<&str>,
         ahead: Option<Arc<Context>>,
-    ) -> context::Flushed {
+    ) -> context::WrittenUpTo {
         let after = group.and_then(|group| self.group_ends.get(group));
-        context::Flushed {
+        context::WrittenUpTo {
             ahead,
             after: after.copied().unwrap_or(0),
             progress: self.reached.1.clone(),
@@ -221,7 +222,7 @@ impl Completer {
     }
 
     /// Adds a window to open.
-    pub(super) fn start(&mut self, start: Start) {
+    pub(super) fn start(&mut self, start: WindowRaise) {
         self.next.starts.push(start);
     }
 
@@ -344,7 +345,7 @@ impl Completer {
         &mut self,
         result: FlushResult,
         is_over: bool,
-    ) -> Result<Flushed, Error> {
+    ) -> Result<FlushReport, Error> {
         let FlushResult {
             session,
             mut flushed,
@@ -375,7 +376,7 @@ impl Completer {
         Ok(flushed)
     }
 
-    fn take_end(&mut self, end: PendingEnd, flushed: &mut Flushed) {
+    fn take_end(&mut self, end: PendingEnd, flushed: &mut FlushReport) {
         let result = match flushed.state.of_end(&end) {
             Some(WriteResult::Refused(refusal)) => return self.refuse(end, refusal, flushed),
             Some(result) => result,
@@ -390,7 +391,7 @@ impl Completer {
     }
 
     /// Sends an event back, with the work that is done, because its end cannot be written.
-    fn refuse(&mut self, end: PendingEnd, refusal: Refusal, flushed: &mut Flushed) {
+    fn refuse(&mut self, end: PendingEnd, refusal: Refusal, flushed: &mut FlushReport) {
         let (attempt, most) = end.attempt;
         let charged = end.finalization.ran && !refusal.blameless && attempt < most;
         let delay = if charged || refusal.blameless {
@@ -408,7 +409,7 @@ impl Completer {
             .push(Change::new(lease, group, true, result));
     }
 
-    fn take_unreadable(&mut self, lease: Lease, is_over: bool, flushed: &mut Flushed) {
+    fn take_unreadable(&mut self, lease: Lease, is_over: bool, flushed: &mut FlushReport) {
         let result = if flushed.state.has_failed(&lease) {
             WriteResult::FAILED
         } else if flushed.state.is_refused(&lease) && is_over {
@@ -422,7 +423,7 @@ impl Completer {
         flushed.changes.push(change);
     }
 
-    fn take_retries(&mut self, is_over: bool, flushed: &mut Flushed) {
+    fn take_retries(&mut self, is_over: bool, flushed: &mut FlushReport) {
         let retries = std::mem::take(&mut flushed.flush.retries);
         let state = &flushed.state;
         let Some(left) = &state.left else {
@@ -462,7 +463,12 @@ impl Completer {
         }
     }
 
-    fn take_releases(&mut self, releases: Vec<LeasedEvent>, is_over: bool, flushed: &mut Flushed) {
+    fn take_releases(
+        &mut self,
+        releases: Vec<LeasedEvent>,
+        is_over: bool,
+        flushed: &mut FlushReport,
+    ) {
         let state = &flushed.state;
         let Some(left) = &state.left else {
             return self.next.releases.extend(releases);
@@ -483,7 +489,7 @@ impl Completer {
                 // the events that follow it.
                 WriteResult::Lost { returned: true }
             };
-            let leased = event.fate == Fate::Run;
+            let leased = event.fate == LeaseDecision::Run;
             let change = Change::new(lease, event.group_key, leased, result);
             flushed.changes.push(change);
         }

@@ -14,7 +14,7 @@ use super::clocks::Reading;
 use super::leases::Leases;
 use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
-use super::session::{Session, Slot};
+use super::session::{Lane, Session};
 use crate::connect::{Client, Database};
 use crate::error::Error;
 use crate::queue::{
@@ -32,7 +32,7 @@ pub(super) const LEASE_BYTES: u64 = 8 << 20;
 pub(super) struct Fetcher {
     /// The name of this run in its leases.
     pub worker: Uuid,
-    session: Slot<FetchResult>,
+    session: Lane<FetchResult>,
     /// How long a lease lasts.
     timeout: Duration,
     /// All kinds that this program handles.
@@ -192,7 +192,7 @@ impl Fetcher {
     ) -> Self {
         Self {
             worker: Uuid::new_v4(),
-            session: Slot::new(database),
+            session: Lane::new(database),
             timeout,
             all_kinds,
             scan,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::leases::Start;
+use super::leases::WindowRaise;
 use super::services::Services;
 use super::session::Session;
 use crate::connect::Client;
@@ -119,7 +119,7 @@ pub(super) struct Flush {
     /// Events that were started after an event that goes back.
     pub ran: Vec<i64>,
     pub unreadable: Vec<Lease>,
-    pub starts: Vec<Start>,
+    pub starts: Vec<WindowRaise>,
     /// Marks of leases that are to be lowered: the token, the present mark and the new one.
     pub lowered: Vec<(Uuid, i64, i64)>,
     /// Reports about services.
@@ -255,11 +255,11 @@ impl FlushState {
 /// The answer, with the session.
 pub(super) struct FlushResult {
     pub session: Session,
-    pub flushed: Flushed,
+    pub flushed: FlushReport,
 }
 
 /// A flush, and what it has changed.
-pub(super) struct Flushed {
+pub(super) struct FlushReport {
     /// What it was to write. Its events are taken out when their changes are known.
     pub flush: Flush,
     pub state: FlushState,
@@ -273,7 +273,7 @@ pub(super) struct Flushed {
     pub changes: Vec<Change>,
 }
 
-impl Flushed {
+impl FlushReport {
     fn new(flush: Flush, state: FlushState, failed: Option<Error>) -> Self {
         let retried = flush.retries.iter().map(|retry| retry.retried.lease.id);
         Self {
@@ -292,7 +292,7 @@ impl Flushed {
     }
 
     /// Returns the windows that the database knows now.
-    pub(super) fn starts(&self) -> &[Start] {
+    pub(super) fn starts(&self) -> &[WindowRaise] {
         if self.is_whole() {
             &self.flush.starts
         } else {
@@ -393,7 +393,7 @@ pub(super) async fn flush(
     let state = flusher.state;
     FlushResult {
         session,
-        flushed: Flushed::new(flush, state, failed),
+        flushed: FlushReport::new(flush, state, failed),
     }
 }
 
@@ -449,7 +449,7 @@ impl Flusher<'_> {
         for report in self.flush.reports.iter().skip(self.state.reported) {
             match queue::report_service(client, self.worker, report).await {
                 Ok(watched) => {
-                    let opened = self.services.learn(&watched);
+                    let opened = self.services.apply_stored_states(&watched);
                     self.state.service_opened |= opened || report.uncalled.is_some();
                 }
                 // A name or a code that cannot be stored must not keep the rest from being written.

@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A request to start more of a lease, up to an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Start {
+pub(super) struct WindowRaise {
     pub token: Uuid,
     pub upto: i64,
 }
 
-impl Start {
+impl WindowRaise {
     pub(super) fn of(event: Lease) -> Self {
         Self {
             token: event.token,
@@ -30,7 +30,7 @@ impl Start {
 pub(super) const PERMIT: usize = 1_000_000;
 
 /// A lease with events in the buffer.
-struct Held {
+struct BufferedLease {
     /// Events up to this id may start.
     started_to: i64,
     /// Up to this id they may, as far as the database knows. It is never less.
@@ -69,7 +69,7 @@ pub(super) struct Window {
 /// All leases with events in the buffer, and those that are over.
 #[derive(Default)]
 pub(super) struct Leases {
-    held: HashMap<Uuid, Held>,
+    held: HashMap<Uuid, BufferedLease>,
     /// How many events, in all leases, may have started and have an end that is not written.
     open: usize,
     suspects: usize,
@@ -79,7 +79,7 @@ pub(super) struct Leases {
     ended: Vec<Uuid>,
 }
 
-impl Held {
+impl BufferedLease {
     /// Notes that one of its events no longer waits for its start or its end. Returns by how much `open`
     /// falls.
     fn close(&mut self, id: i64) -> usize {
@@ -109,7 +109,7 @@ impl Leases {
         rest.sort_unstable();
         self.open += open.len();
         self.suspects += usize::from(window.suspect);
-        let held = Held {
+        let held = BufferedLease {
             started_to: window.started_to,
             mark: window.started_to,
             suspect: window.suspect,
@@ -133,7 +133,9 @@ impl Leases {
 
     /// Returns when the event's deadline passes, if it has one.
     pub(super) fn deadline(&self, event: &LeasedEvent) -> Option<Reading> {
-        let left = event.expires_in.filter(|_| event.fate == Fate::Run)?;
+        let left = event
+            .expires_in
+            .filter(|_| event.fate == LeaseDecision::Run)?;
         let left = left.min(FAR);
         let held = self.held.get(&event.lease.token)?;
         Some(held.taken + left)
@@ -173,7 +175,7 @@ impl Leases {
         window: usize,
         sharing: impl Fn(i64) -> usize,
     ) -> Option<i64> {
-        let Held { rest, last, .. } = self.held.get(&event.token)?;
+        let BufferedLease { rest, last, .. } = self.held.get(&event.token)?;
         let at = rest.partition_point(|id| *id < event.id);
         let mut room = window.max(1) * PERMIT;
         let fits = |id: &&i64| {
@@ -193,7 +195,7 @@ impl Leases {
         places: usize,
         ready: impl Fn(i64) -> bool,
     ) -> Option<i64> {
-        let Held { rest, last, .. } = self.held.get(&event.token)?;
+        let BufferedLease { rest, last, .. } = self.held.get(&event.token)?;
         let at = rest.partition_point(|id| *id < event.id);
         let starts = rest.range(at..).take(places);
         let starts = starts.take_while(|id| last.contains(id) && ready(**id));
@@ -375,7 +377,7 @@ mod tests {
         assert_eq!(since(leases.deadline(&event)), Some(left));
         event.expires_in = Some(Duration::MAX);
         assert_eq!(since(leases.deadline(&event)), Some(FAR));
-        event.fate = Fate::Expired;
+        event.fate = LeaseDecision::Expired;
         assert_eq!(since(leases.deadline(&event)), None);
     }
 }

@@ -64,7 +64,7 @@ struct Limit {
 }
 
 /// The state of the run, as far as limits depend on it.
-pub(super) struct Demand<'a> {
+pub(super) struct LimitInputs<'a> {
     /// Returns how many events of these kinds wait.
     pub waiting: &'a dyn Fn(&BTreeSet<String>) -> usize,
     /// How many events the handlers do in a second.
@@ -156,7 +156,7 @@ impl ServiceLimits {
 
     /// Learns which services are limited. Returns the kinds that are limited now and were not before: their
     /// events in the buffer were not leased to start soon.
-    pub(super) fn learn(&mut self) -> BTreeSet<String> {
+    pub(super) fn refresh(&mut self) -> BTreeSet<String> {
         let version = self.calls.limits_version();
         if version == self.version {
             return BTreeSet::new();
@@ -209,7 +209,7 @@ impl ServiceLimits {
     /// Returns what to request from the database. One service follows another.
     pub(super) fn next(
         &mut self,
-        demand: &Demand<'_>,
+        demand: &LimitInputs<'_>,
         now: Instant,
     ) -> Option<(FetchKind, Vec<&'static str>)> {
         let after = self.services.keys().filter(|name| **name > self.last);
@@ -225,7 +225,7 @@ impl ServiceLimits {
     fn next_of(
         &mut self,
         name: &str,
-        demand: &Demand<'_>,
+        demand: &LimitInputs<'_>,
         now: Instant,
     ) -> Option<(FetchKind, Vec<&'static str>)> {
         let (concurrency, length) = (self.concurrency, self.length);

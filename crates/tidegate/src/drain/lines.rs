@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::settle::Settled;
+use super::settle::AttemptResult;
 use crate::budget::millis;
 use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::Status;
@@ -24,7 +24,7 @@ pub struct EventLines {
 impl EventLines {
     /// Logs the end of an event. Successes are logged at the debug level. A failure that will be retried, a
     /// handler's own rejection and a final failure differ in level and text (B29, B30).
-    pub(super) fn ended(&mut self, event: &LeasedEvent, settled: &Settled, took: Duration) {
+    pub(super) fn ended(&mut self, event: &LeasedEvent, settled: &AttemptResult, took: Duration) {
         let (id, kind, attempt, elapsed_ms) = (
             event.lease.id,
             event.kind.as_str(),

@@ -45,22 +45,22 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use self::buffer::{Buffer, Needed, Pick};
+use self::buffer::{Buffer, StartRule, WindowDemand};
 use self::clocks::Reading;
 use self::completer::Completer;
 use self::execute::EventRun;
 use self::fetcher::{FetchKind, FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES};
 use self::flush::{Change, CountedAs, FlushResult, WriteResult};
 use self::leases::{PERMIT, Window};
-use self::limits::{Demand, ServiceLimits};
+use self::limits::{LimitInputs, ServiceLimits};
 use self::observers::Observers;
 pub use self::options::DrainOptions;
 pub use self::report::{Cost, DrainReport, ServiceCalls, StopReason};
 use self::scan::{Scan, WhenEmpty};
-use self::settle::{Settled, count, settle};
+use self::settle::{AttemptResult, count, settle};
 use self::slots::Slots;
 use self::spans::Spans;
-use self::workers::{Attempt, Launch, Pool, Ran, Work, WorkEnd, Workers};
+use self::workers::{Attempt, AttemptStart, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers};
 use crate::budget::{Budget, millis};
 use crate::chain::{Chain, StartDrain};
 use crate::connect::Database;
@@ -69,7 +69,7 @@ use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::figures::Figures;
 use crate::handler::{Fault, HandlerError, Unhandled};
-use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried, ending};
 use crate::sealing;
@@ -525,7 +525,7 @@ impl<D: Dispatch> Drain<D> {
         let rest_first = std::mem::take(&mut self.services.had_turn) && wants_more;
         let asks_limited = !rest_first && !self.services.is_empty();
         if asks_limited {
-            let demand = Demand {
+            let demand = LimitInputs {
                 waiting: &|kinds| self.buffer.waiting_of(kinds),
                 pace: self.workers.handled_in_a_second(),
                 kinds: if may_lease { &kinds } else { &[] },
@@ -624,7 +624,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(lowest) = promoted {
             self.back_to(lowest);
         }
-        self.learn(batch);
+        self.apply_lease_news(batch);
         if batch.events.is_empty() && batch.unreadable.is_empty() {
             return;
         }
@@ -635,7 +635,10 @@ impl<D: Dispatch> Drain<D> {
     fn hold(&mut self, fetched: Fetched, sent: Reading) {
         let (batch, token) = (fetched.batch, fetched.token);
         self.report.batches += 1;
-        let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
+        let run = batch
+            .events
+            .iter()
+            .filter(|event| event.fate == LeaseDecision::Run);
         self.report.leased += (run.count() + batch.unreadable.len()) as u64;
         if let Some(spans) = &mut self.observers.spans {
             spans.leased(batch.events.len());
@@ -655,10 +658,10 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Learns what a lease reports about services and kinds.
-    fn learn(&mut self, batch: &mut LeasedBatch) {
+    fn apply_lease_news(&mut self, batch: &mut LeasedBatch) {
         let policies = std::mem::take(&mut batch.policies);
-        self.workers.policies().learn(policies);
-        if self.services.calls.learn(&batch.watched) {
+        self.workers.policies().replace_stored(policies);
+        if self.services.calls.apply_stored_states(&batch.watched) {
             self.rescan();
         }
     }
@@ -724,13 +727,13 @@ impl<D: Dispatch> Drain<D> {
         let (now, spent) = (Instant::now(), self.is_spent());
         while permits > 0 && !spent && self.completer.unwritten() < most_unwritten {
             let before = self.workers.count();
-            let pick = Pick {
+            let pick = StartRule {
                 in_order,
                 large: for_large > 0,
             };
             match self.buffer.pop(pick) {
                 Some(event) if self.is_late(&event, now) => {
-                    let fate = Fate::Expired;
+                    let fate = LeaseDecision::Expired;
                     // What is only swept does not count as leased.
                     self.report.leased -= 1;
                     self.start(LeasedEvent { fate, ..event }, now);
@@ -753,7 +756,7 @@ impl<D: Dispatch> Drain<D> {
     /// Learns which services are limited, and which of their events may start now. Events that were leased
     /// before their service was limited go back.
     fn follow_limits(&mut self) {
-        let kinds = self.services.learn();
+        let kinds = self.services.refresh();
         if !kinds.is_empty() {
             self.recall(|event| kinds.contains(&event.kind));
             for event in self.buffer.take_kinds(&kinds) {
@@ -775,7 +778,7 @@ impl<D: Dispatch> Drain<D> {
     /// lost.
     fn is_late(&self, event: &LeasedEvent, now: Instant) -> bool {
         let deadline = self.buffer.leases().deadline(event);
-        event.fate == Fate::Run
+        event.fate == LeaseDecision::Run
             && deadline.is_some_and(|deadline| deadline.is_over(now))
             && !self.trusted_until(event).is_over(now)
     }
@@ -798,17 +801,17 @@ impl<D: Dispatch> Drain<D> {
     /// Starts one event, or ends it at once if there is nothing to run.
     fn start(&mut self, leased: LeasedEvent, now: Instant) {
         let swept = match leased.fate {
-            Fate::Run => None,
-            Fate::Expired => Some((
+            LeaseDecision::Run => None,
+            LeaseDecision::Expired => Some((
                 CountedAs::Expired,
                 "expired",
                 "not started before its deadline",
             )),
-            Fate::Abandoned => {
+            LeaseDecision::Abandoned => {
                 let why = "its worker went away on the last attempt";
                 Some((CountedAs::Abandoned, "abandoned", why))
             }
-            Fate::Exhausted => {
+            LeaseDecision::Exhausted => {
                 let why = "it has had as many attempts as it may have";
                 Some((CountedAs::Abandoned, "attempts_exhausted", why))
             }
@@ -844,8 +847,8 @@ impl<D: Dispatch> Drain<D> {
         leased: LeasedEvent,
         ahead: Option<Arc<Context>>,
         now: Instant,
-    ) -> Work<EventRun<D>> {
-        let launch = Launch {
+    ) -> StartableEvent<EventRun<D>> {
+        let launch = AttemptStart {
             start_by: self.start_by(&leased),
             flushed: self.completer.progress(leased.group_key.as_deref(), ahead),
             spans: self.observers.spans.as_ref(),
@@ -856,7 +859,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Hands over the events of a group that follow its first event, together with it.
-    fn chain(&mut self, work: &mut Work<EventRun<D>>, group: &str, now: Instant) {
+    fn chain(&mut self, work: &mut StartableEvent<EventRun<D>>, group: &str, now: Instant) {
         let mut ahead = self.workers.context(work.lease);
         while work.then.len() < MOST_CHAINED {
             let next = self.buffer.behind(group).filter(|next| {
@@ -887,7 +890,7 @@ impl<D: Dispatch> Drain<D> {
                 continue;
             };
             match how {
-                Ran::For(took) => {
+                WorkOutcome::For(took) => {
                     let (ends, published) = ctx.take_ends();
                     self.settle(Attempt {
                         ctx,
@@ -896,8 +899,8 @@ impl<D: Dispatch> Drain<D> {
                         took,
                     });
                 }
-                Ran::Late => self.release(ctx.event().clone()),
-                Ran::NotReached => self.buffer.reinsert(ctx.event().clone()),
+                WorkOutcome::Late => self.release(ctx.event().clone()),
+                WorkOutcome::NotReached => self.buffer.reinsert(ctx.event().clone()),
             }
         }
     }
@@ -930,17 +933,17 @@ impl<D: Dispatch> Drain<D> {
         self.observers.lines.ended(event, &settled, took);
         self.observers.attempted(&ctx, &settled, &ends, took);
         match settled {
-            Settled::AlreadyFinished(status) => {
+            AttemptResult::AlreadyFinished(status) => {
                 self.report.published += published;
                 count(&mut self.report, CountedAs::of(status, &ends));
                 self.buffer.note_gone(event.lease);
                 self.open_group(event);
             }
-            Settled::Finish(end) => {
+            AttemptResult::Finish(end) => {
                 let counted_as = CountedAs::of(end.status, &ends);
                 ctx.note_completion(self.finish(event, end, counted_as, ends));
             }
-            Settled::Retry(retried) => self.retry(event, retried),
+            AttemptResult::Retry(retried) => self.retry(event, retried),
         }
     }
 
@@ -968,12 +971,12 @@ impl<D: Dispatch> Drain<D> {
     /// Ends an event that no handler will see.
     fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, counted_as: CountedAs) {
         self.services.calls.note_left(event.lease, None);
-        let settled = Settled::Finish(ending::given_up(event, fault));
+        let settled = AttemptResult::Finish(ending::given_up(event, fault));
         self.observers.lines.ended(event, &settled, Duration::ZERO);
         if let Some(spans) = &mut self.observers.spans {
             spans.given_up(event, &fault.code);
         }
-        if let Settled::Finish(end) = settled {
+        if let AttemptResult::Finish(end) = settled {
             self.finish(event, end, counted_as, Vec::new());
         }
     }
@@ -998,7 +1001,7 @@ impl<D: Dispatch> Drain<D> {
         };
         let settled = settle(event, &[end], &self.options.retry, fastrand::f64());
         self.observers.lines.ended(event, &settled, Duration::ZERO);
-        if let Settled::Retry(retried) = settled {
+        if let AttemptResult::Retry(retried) = settled {
             self.retry(event, retried);
         }
     }
@@ -1070,7 +1073,7 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         let running = self.workers.count();
-        let needed = Needed {
+        let needed = WindowDemand {
             few: self.options.concurrency * shared,
             window: self.workers.window(),
             permits: self.options.concurrency.saturating_sub(running),
@@ -1125,7 +1128,8 @@ impl<D: Dispatch> Drain<D> {
             self.back_to(lowest);
         }
         for event in self.buffer.on_flushed(&flushed) {
-            self.report.released += u64::from(event.fate == Fate::Run && has_left(&event.lease.id));
+            self.report.released +=
+                u64::from(event.fate == LeaseDecision::Run && has_left(&event.lease.id));
         }
         for change in std::mem::take(&mut flushed.changes) {
             self.on_change(&change);
@@ -1184,7 +1188,7 @@ impl<D: Dispatch> Drain<D> {
         for event in events {
             self.services.calls.note_left(event.lease, None);
             self.buffer.note_gone(event.lease);
-            if event.fate == Fate::Run {
+            if event.fate == LeaseDecision::Run {
                 self.count_lost(event.lease);
             }
         }

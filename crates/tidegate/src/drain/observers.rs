@@ -7,7 +7,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::lines::EventLines;
 use super::report::DrainReport;
-use super::settle::Settled;
+use super::settle::AttemptResult;
 use super::spans::Spans;
 use crate::context::Context;
 use crate::error::Error;
@@ -44,7 +44,7 @@ impl Observers {
     pub(super) fn attempted(
         &mut self,
         ctx: &Context,
-        settled: &Settled,
+        settled: &AttemptResult,
         ends: &[HandlerEnd],
         took: Duration,
     ) {

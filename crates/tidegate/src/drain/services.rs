@@ -297,7 +297,7 @@ impl Services {
 
     /// Learns what the database says: all services that have recently not answered or are limited. Returns
     /// whether one may be called again.
-    pub(super) fn learn(&self, watched: &[Watched]) -> bool {
+    pub(super) fn apply_stored_states(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()
         } else {

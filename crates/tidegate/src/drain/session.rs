@@ -81,7 +81,7 @@ impl Session {
 }
 
 /// A connection that is idle or at work, and the time that it was at work.
-pub(super) struct Slot<T> {
+pub(super) struct Lane<T> {
     state: State<T>,
     /// When the current work was sent.
     sent: Instant,
@@ -94,7 +94,7 @@ enum State<T> {
     Empty,
 }
 
-impl<T> Slot<T> {
+impl<T> Lane<T> {
     /// Creates a slot with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
         Self {

@@ -12,7 +12,7 @@ use crate::outcome::{
 use crate::queue::{Finalization, Retried, ending};
 
 /// What is left to write for an event that ran.
-pub(super) enum Settled {
+pub(super) enum AttemptResult {
     /// Nothing: a handler's transaction has moved it to the log.
     AlreadyFinished(Status),
     /// Its end.
@@ -21,7 +21,7 @@ pub(super) enum Settled {
     Retry(Retried),
 }
 
-impl Settled {
+impl AttemptResult {
     /// Returns how the event ended, or `None` when it will be retried.
     pub(super) fn status(&self) -> Option<Status> {
         match self {
@@ -53,16 +53,18 @@ pub(super) fn settle(
     ends: &[HandlerEnd],
     policy: &RetryPolicy,
     random: f64,
-) -> Settled {
+) -> AttemptResult {
     match policy.resolve(event.attempts, event.max_attempts, ends, random) {
         Disposition::Finish(status) if ends.iter().any(committed_event) => {
-            Settled::AlreadyFinished(status)
+            AttemptResult::AlreadyFinished(status)
         }
-        Disposition::Finish(status) => Settled::Finish(ending::finalization(event, ends, status)),
+        Disposition::Finish(status) => {
+            AttemptResult::Finish(ending::finalization(event, ends, status))
+        }
         Disposition::Retry(_) if is_interrupted_too_often(event, ends) => {
-            Settled::Finish(ending::finalization(event, ends, Status::Failed))
+            AttemptResult::Finish(ending::finalization(event, ends, Status::Failed))
         }
-        Disposition::Retry(delay) => Settled::Retry(Retried {
+        Disposition::Retry(delay) => AttemptResult::Retry(Retried {
             lease: event.lease,
             charged: is_charged(ends),
             delay,

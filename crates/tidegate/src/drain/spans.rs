@@ -15,7 +15,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::report::{self, COUNTERS, DrainReport, StopReason};
-use super::settle::Settled;
+use super::settle::AttemptResult;
 use crate::budget::millis;
 use crate::chain::Chain;
 use crate::context::Context;
@@ -130,7 +130,7 @@ impl Spans {
     pub(super) fn attempted(
         &mut self,
         ctx: &Context,
-        settled: &Settled,
+        settled: &AttemptResult,
         ends: &[HandlerEnd],
         took: Duration,
     ) {
@@ -270,7 +270,7 @@ fn is_first(event: &LeasedEvent) -> bool {
 }
 
 /// Returns how an attempt ended, and whether it ended well.
-fn outcome(settled: &Settled) -> (&'static str, bool) {
+fn outcome(settled: &AttemptResult) -> (&'static str, bool) {
     match settled.status() {
         Some(Status::Completed) => ("completed", true),
         Some(Status::CompletedWithErrors) => ("completed_with_errors", false),
@@ -281,8 +281,8 @@ fn outcome(settled: &Settled) -> (&'static str, bool) {
     }
 }
 
-fn is_deferred(settled: &Settled) -> bool {
-    matches!(settled, Settled::Retry(Retried { deferred, .. }) if !deferred.is_empty())
+fn is_deferred(settled: &AttemptResult) -> bool {
+    matches!(settled, AttemptResult::Retry(Retried { deferred, .. }) if !deferred.is_empty())
 }
 
 fn stop_reason(report: &DrainReport) -> &'static str {

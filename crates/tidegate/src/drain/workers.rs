@@ -26,13 +26,13 @@ use super::scan::{ARRIVAL, ScanStep, WORTH};
 use super::services::Services;
 use super::spans::Spans;
 use crate::connect::Database;
-use crate::context::{Context, Flushed};
+use crate::context::{Context, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::event::{DecodeError, Event};
 use crate::handler::{Fault, HandlerError, Unhandled};
 use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::HandlerEnd;
-use crate::policy::{Policies, Sharing};
+use crate::policy::{BatchLimits, Policies};
 use crate::queue::InHand;
 use crate::sealing;
 use crate::trace::TraceContext;
@@ -80,9 +80,9 @@ pub(super) struct Workers<D: Dispatch> {
 }
 
 /// What an event's handlers start with.
-pub(super) struct Launch<'a> {
+pub(super) struct AttemptStart<'a> {
     pub start_by: Reading,
-    pub flushed: Flushed,
+    pub flushed: WrittenUpTo,
     pub spans: Option<&'a Spans>,
     /// When handlers that still run are cut.
     pub cut: Instant,
@@ -161,9 +161,9 @@ impl<D: Dispatch> Workers<D> {
     }
 
     /// Returns how many events share a call with this one. None do if the order of all events must be kept.
-    pub(super) fn sharing(&self, event: &LeasedEvent) -> Sharing {
+    pub(super) fn sharing(&self, event: &LeasedEvent) -> BatchLimits {
         if self.options.concurrency == 1 {
-            return Sharing::NONE;
+            return BatchLimits::NONE;
         }
         self.policies.sharing_of(event)
     }
@@ -246,8 +246,8 @@ impl<D: Dispatch> Workers<D> {
         &mut self,
         event: D::Event,
         mut leased: LeasedEvent,
-        launch: Launch<'_>,
-    ) -> Work<EventRun<D>> {
+        launch: AttemptStart<'_>,
+    ) -> StartableEvent<EventRun<D>> {
         let lease = leased.lease;
         if launch.flushed.ahead.is_none() {
             leased.payload = None;
@@ -274,7 +274,7 @@ impl<D: Dispatch> Workers<D> {
         );
         let ctx = Arc::new(ctx);
         self.running.insert(lease, ctx.clone());
-        Work {
+        StartableEvent {
             lease,
             start_by: launch.start_by,
             part: PERMIT / sharing.most,
@@ -356,7 +356,7 @@ impl<D: Dispatch> Workers<D> {
 }
 
 /// An event that may start.
-pub(super) struct Work<H> {
+pub(super) struct StartableEvent<H> {
     pub lease: Lease,
     /// From this time on the event must not start, because its lease may have run out, for instance while the
     /// process was frozen.
@@ -365,10 +365,10 @@ pub(super) struct Work<H> {
     pub part: usize,
     pub handlers: H,
     /// The events that follow it in its group. The worker continues with them as long as all goes well.
-    pub then: VecDeque<Work<H>>,
+    pub then: VecDeque<StartableEvent<H>>,
 }
 
-impl<H> Work<H> {
+impl<H> StartableEvent<H> {
     fn leases(&self) -> impl Iterator<Item = Lease> {
         std::iter::once(self.lease).chain(self.then.iter().map(|work| work.lease))
     }
@@ -378,12 +378,12 @@ impl<H> Work<H> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WorkEnd {
     pub lease: Lease,
-    pub how: Ran,
+    pub how: WorkOutcome,
 }
 
 /// What happened to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum WorkOutcome {
     /// Its handlers ended after this time.
     For(Duration),
     /// It was too late to start them.
@@ -407,7 +407,7 @@ struct Shared<H> {
 }
 
 struct State<H> {
-    waiting: VecDeque<Work<H>>,
+    waiting: VecDeque<StartableEvent<H>>,
     ended: Vec<WorkEnd>,
     /// The event that each worker runs, by the worker's number. A worker that does not find its number here
     /// was cut, and ends.
@@ -429,7 +429,7 @@ struct Worker<H> {
     waits: bool,
     abort: Option<AbortHandle>,
     /// The events that it continues with.
-    then: VecDeque<Work<H>>,
+    then: VecDeque<StartableEvent<H>>,
 }
 
 impl<H> Shared<H> {
@@ -517,7 +517,7 @@ impl<H: Run> Pool<H> {
     }
 
     /// Puts the work in state. [`Pool::open`] makes it run.
-    pub(super) fn push(&self, work: Work<H>) {
+    pub(super) fn push(&self, work: StartableEvent<H>) {
         self.shared.state().waiting.push_back(work);
     }
 
@@ -649,17 +649,17 @@ impl<H> Drop for Task<H> {
 }
 
 /// Runs one worker: one event after the other until none waits.
-async fn run<H: Run>(worker: Task<H>, first: Work<H>) {
+async fn run<H: Run>(worker: Task<H>, first: StartableEvent<H>) {
     let (shared, number) = (&worker.shared, worker.number);
     let (mut next, mut now) = (Some(first), Instant::now());
     while let Some(work) = next {
         let (lease, started) = (work.lease, now);
         let (how, goes_on) = if work.start_by.is_over(started) {
-            (Ran::Late, false)
+            (WorkOutcome::Late, false)
         } else {
             let goes_on = run_one(shared, number, work.handlers).await;
             now = Instant::now();
-            (Ran::For(now - started), goes_on)
+            (WorkOutcome::For(now - started), goes_on)
         };
         let ended = WorkEnd { lease, how };
         next = shared
@@ -729,7 +729,7 @@ impl<H> State<H> {
     }
 
     /// Returns the next worker's number and first work, if another worker is needed.
-    fn begin(&mut self, most: usize) -> Option<(u64, Work<H>)> {
+    fn begin(&mut self, most: usize) -> Option<(u64, StartableEvent<H>)> {
         if !self.has_place(most) || self.has_runner_soon(Instant::now()) {
             return None;
         }
@@ -784,14 +784,14 @@ impl<H> State<H> {
         (number, now): (u64, Instant),
         ended: WorkEnd,
         goes_on: bool,
-    ) -> Option<Work<H>> {
+    ) -> Option<StartableEvent<H>> {
         // Without an entry, the worker was cut: the loop has settled the event itself, and another worker has
         // this one's permit.
         let worker = self.workers.get_mut(&number)?;
         let mut then = std::mem::take(&mut worker.then);
         self.taken -= std::mem::take(&mut worker.part);
         self.ended.push(ended);
-        if let Ran::For(took) = ended.how {
+        if let WorkOutcome::For(took) = ended.how {
             self.typical = Some(
                 self.typical
                     .map_or(took, |typical| (typical * 7 + took) / 8),
@@ -821,10 +821,10 @@ impl<H> State<H> {
     }
 
     /// Reports events that will not start because of a preceding event of their group.
-    fn leave(&mut self, then: VecDeque<Work<H>>) {
+    fn leave(&mut self, then: VecDeque<StartableEvent<H>>) {
         let left = then.into_iter().map(|work| WorkEnd {
             lease: work.lease,
-            how: Ran::NotReached,
+            how: WorkOutcome::NotReached,
         });
         self.ended.extend(left);
     }
@@ -856,7 +856,7 @@ mod tests {
         }
     }
 
-    fn work(id: i64, handlers: impl Future<Output = ()> + Send + 'static) -> Work<Boxed> {
+    fn work(id: i64, handlers: impl Future<Output = ()> + Send + 'static) -> StartableEvent<Boxed> {
         ending(id, true, handlers)
     }
 
@@ -865,8 +865,8 @@ mod tests {
         id: i64,
         well: bool,
         handlers: impl Future<Output = ()> + Send + 'static,
-    ) -> Work<Boxed> {
-        Work {
+    ) -> StartableEvent<Boxed> {
+        StartableEvent {
             lease: lease(id),
             start_by: Reading::now() + Duration::from_mins(1),
             part: PERMIT,
@@ -876,12 +876,15 @@ mod tests {
     }
 
     /// Chains events, one after the other.
-    fn chain(mut head: Work<Boxed>, then: Vec<Work<Boxed>>) -> Work<Boxed> {
+    fn chain(
+        mut head: StartableEvent<Boxed>,
+        then: Vec<StartableEvent<Boxed>>,
+    ) -> StartableEvent<Boxed> {
         head.then.extend(then);
         head
     }
 
-    fn start(workers: &Pool<Boxed>, work: Work<Boxed>) {
+    fn start(workers: &Pool<Boxed>, work: StartableEvent<Boxed>) {
         workers.push(work);
         workers.open();
     }
@@ -931,7 +934,7 @@ mod tests {
             let part = PERMIT / 4;
             start(
                 &workers,
-                Work {
+                StartableEvent {
                     part,
                     ..work(id, handlers)
                 },
@@ -1060,7 +1063,7 @@ mod tests {
         assert_eq!(ids(&ended), [2, 3, 4]);
         let ran: Vec<bool> = ended
             .iter()
-            .map(|ended| matches!(ended.how, Ran::For(_)))
+            .map(|ended| matches!(ended.how, WorkOutcome::For(_)))
             .collect();
         assert_eq!(ran, [true, false, false]);
         assert_eq!((workers.chained(), workers.running().len()), (0, 0));
@@ -1160,7 +1163,7 @@ mod tests {
         while ended.len() < 2 {
             ended.extend(workers.ended().await);
         }
-        let how = [1, 2].map(|id| (lease(id), Ran::Late));
+        let how = [1, 2].map(|id| (lease(id), WorkOutcome::Late));
         assert_eq!(
             ended.iter().map(|e| (e.lease, e.how)).collect::<Vec<_>>(),
             how

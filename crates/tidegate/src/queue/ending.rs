@@ -6,7 +6,7 @@ use super::{ErrorEntry, Finalization};
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault};
 use crate::json::Json;
-use crate::lease::{Fate, LeasedEvent};
+use crate::lease::{LeaseDecision, LeasedEvent};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_charged, is_put_off};
 
 /// Returns the end of an event whose handlers ended like this.
@@ -42,7 +42,7 @@ pub(crate) fn finalization(
 
 /// Returns the end of an event that no handler decided, with the number of attempts that it has had.
 pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
-    let to_come = u32::from(event.fate == Fate::Run);
+    let to_come = u32::from(event.fate == LeaseDecision::Run);
     let attempts = event.attempts.saturating_sub(to_come);
     Finalization {
         errors: vec![ErrorEntry::new(None, fault, attempts)],

@@ -159,7 +159,7 @@ impl Retried {
 
 /// What a finalize changed.
 #[derive(Debug, Default)]
-pub struct Flushed {
+pub struct FinalizeAnswer {
     /// Leases whose events this has moved to the log.
     pub ended: Vec<Lease>,
     /// Events that are still held, because another transaction publishes to the group of one of their
@@ -269,7 +269,7 @@ pub async fn finalize_under(
     token: Uuid,
     ends: &[&Finalization],
     follow: Follow,
-) -> Result<Flushed> {
+) -> Result<FinalizeAnswer> {
     let each = || ends.iter().copied();
     let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
@@ -318,10 +318,10 @@ pub async fn finalize_under(
         _ => error,
     })?;
     let Some(row) = rows.first() else {
-        return Ok(Flushed::default());
+        return Ok(FinalizeAnswer::default());
     };
     let ended: Vec<i64> = row.get(0);
-    Ok(Flushed {
+    Ok(FinalizeAnswer {
         ended: ended.into_iter().map(|id| Lease { id, token }).collect(),
         busy: row.get(1),
         published: row.get::<_, i64>(2).unsigned_abs(),

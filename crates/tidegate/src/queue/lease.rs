@@ -11,7 +11,7 @@ use super::service::{Watched, watched};
 use super::statement::statements;
 use super::{Queryable, document, documents, execute, first, query};
 use crate::error::{Error, Result};
-use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
 
@@ -315,7 +315,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent> {
     let id = row.get(col::ID);
     let fate = fate(id, row.get(col::FATE))?;
     // An event that is only to be ended has no attempt ahead.
-    let to_come = u32::from(fate == Fate::Run);
+    let to_come = u32::from(fate == LeaseDecision::Run);
     Ok(LeasedEvent {
         lease: Lease { id, token },
         fate,
@@ -343,12 +343,12 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent> {
 
 /// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates
 /// but one end the event.
-fn fate(id: i64, code: i32) -> Result<Fate> {
+fn fate(id: i64, code: i32) -> Result<LeaseDecision> {
     match code {
-        0 => Ok(Fate::Run),
-        1 => Ok(Fate::Expired),
-        2 => Ok(Fate::Abandoned),
-        3 => Ok(Fate::Exhausted),
+        0 => Ok(LeaseDecision::Run),
+        1 => Ok(LeaseDecision::Expired),
+        2 => Ok(LeaseDecision::Abandoned),
+        3 => Ok(LeaseDecision::Exhausted),
         _ => Err(Error::Unreadable(format!(
             "read_leased: event {id}: fate {code} is unknown"
         ))),
