@@ -86,7 +86,7 @@ async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
     let mut drains = Vec::new();
     for _ in 0..4 {
         let client = db.client().await;
-        let due = due_schedules(&client, Probe::KINDS, (0, 100), None).await;
+        let due = due_schedules(&client, Probe::KINDS, 0, 100, None).await;
         let firings: Vec<_> = due.unwrap().iter().map(|due| plan(due, 10)).collect();
         let found = firings
             .iter()
@@ -128,7 +128,7 @@ async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one()
     let (_db, [client, mut killed]) = probe_sessions().await;
     set(&client, hourly("hourly")).await;
     since(&client, "hourly", HOUR_AGO).await;
-    let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
+    let due = due_schedules(&client, Probe::KINDS, 0, 100, None)
         .await
         .unwrap();
     let firings = [plan(&due[0], 10)];
@@ -150,7 +150,7 @@ async fn what_was_found_of_an_earlier_definition_is_not_fired() {
         set(&client, hourly("x")).await;
         execute(&client, "SELECT tidegate.resume_schedule('x', 'r')").await;
         since(&client, "x", HOUR_AGO).await;
-        let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
+        let due = due_schedules(&client, Probe::KINDS, 0, 100, None)
             .await
             .unwrap();
         match change {
@@ -204,7 +204,7 @@ async fn a_daily_schedule_has_one_event_a_day_over_both_changes_of_the_clock() {
 
 /// Fires what is due at this second, as a drain does. Returns the number of events.
 async fn fire_at(client: &Client, now: f64) -> u64 {
-    let due = queue::due_schedules(client, Probe::KINDS, (0, 1000), Some(now)).await;
+    let due = queue::due_schedules(client, Probe::KINDS, 0, 1000, Some(now)).await;
     let firings: Vec<_> = due.unwrap().iter().map(|due| plan(due, 100)).collect();
     let fired = queue::fire_schedules(client, &firings).await.unwrap();
     fired.iter().map(|one| one.published).sum()
@@ -422,7 +422,7 @@ async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
     let back = format!("SELECT setval('tidegate.event_queue_id_seq', {live}, false)");
     number(&client, &back).await;
     let look = async || {
-        let due = due_schedules(&client, Probe::KINDS, (0, 100), None).await;
+        let due = due_schedules(&client, Probe::KINDS, 0, 100, None).await;
         let firings: Vec<_> = due.unwrap().iter().map(|due| plan(due, 10)).collect();
         let fired = fire_schedules(&client, &firings).await.unwrap();
         let told = fired.into_iter().map(|one| {

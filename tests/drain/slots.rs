@@ -198,7 +198,7 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
     let (gone, next) = (Uuid::new_v4(), Uuid::new_v4());
     let short = Duration::from_millis(300);
     let take = async |worker, chain, timeout| {
-        queue::take_slot(&client, (worker, "here"), 1, timeout, chain)
+        queue::take_slot(&client, worker, "here", 1, timeout, chain)
             .await
             .unwrap()
     };
@@ -212,7 +212,7 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
     })
     .await;
     let keep = async |worker| {
-        queue::keep_slot(&client, worker, PATIENCE, (1, KINDS, 0))
+        queue::keep_slot(&client, worker, PATIENCE, 1, KINDS, 0)
             .await
             .unwrap()
             .ours
@@ -261,7 +261,7 @@ async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
     let id = Uuid::new_v4();
     let take = async |hop| {
         let (worker, chain) = (Uuid::new_v4(), Chain { id, hop });
-        let taken = queue::take_slot(&client, (worker, "here"), 8, PATIENCE, chain)
+        let taken = queue::take_slot(&client, worker, "here", 8, PATIENCE, chain)
             .await
             .unwrap();
         matches!(taken, Taken::Slot(..))
@@ -297,7 +297,7 @@ async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
             ..Chain::begin()
         },
     );
-    queue::take_slot(&client, (worker, "here"), 8, PATIENCE, next)
+    queue::take_slot(&client, worker, "here", 8, PATIENCE, next)
         .await
         .unwrap();
     let chains = "SELECT count(*) FROM tidegate.drain_chain";

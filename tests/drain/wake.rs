@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 async fn take(client: &Client, worker: Uuid) -> Taken {
     let minute = Duration::from_mins(1);
-    let taken = queue::take_slot(client, (worker, "here"), 8, minute, Chain::begin()).await;
+    let taken = queue::take_slot(client, worker, "here", 8, minute, Chain::begin()).await;
     taken.unwrap()
 }
 

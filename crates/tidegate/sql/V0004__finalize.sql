@@ -26,10 +26,10 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 -- and marks leases without events in hand as ended. Each array has one element for each lease, in the order
 -- of the tokens, which is also the lock order:
 --
---   done    the completed events, as ranges; other ids in these ranges do no harm upto    handlers of events
---   up to this id are about to start; null changes nothing over    the worker holds no event of this lease
---   any more. The lease is not marked as ended if it still contains an
---           event: a free event without a mark would be lost to the order of its group.
+--   done    the completed events, as ranges; other ids in these ranges do no harm
+--   upto    handlers of events up to this id are about to start; null changes nothing
+--   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still
+--           contains an event: a free event without a mark would be lost to the order of its group.
 --
 -- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never
 -- waits, by finalize_leased().

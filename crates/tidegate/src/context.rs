@@ -537,7 +537,8 @@ impl Context {
     pub(crate) fn begin_handler(
         &self,
         handler: &'static str,
-        (deadline, is_cut): (Instant, bool),
+        deadline: Instant,
+        is_cut: bool,
         more_to_come: bool,
     ) {
         let mut state = self.state();

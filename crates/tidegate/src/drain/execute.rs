@@ -101,7 +101,7 @@ pub(crate) async fn execute<D: Dispatch>(
             .min(limits.cut.saturating_duration_since(now));
         let deadline = now + limit;
         let is_cut = limit < limits.handler;
-        ctx.begin_handler(handler.name, (deadline, is_cut), index + 1 < count);
+        ctx.begin_handler(handler.name, deadline, is_cut, index + 1 < count);
         let service = handler.service;
         let refused = service.and_then(|service| services.refuse(service, ctx.event()));
         if let Some(refused) = refused {
@@ -109,7 +109,7 @@ pub(crate) async fn execute<D: Dispatch>(
             continue;
         }
         let named = (handler.name, service);
-        let work = run(handler, (deadline, limit), is_cut);
+        let work = run(handler, deadline, limit, is_cut);
         let result = match spans::of_handler(ctx) {
             Some(recorded) => Box::pin(spans::handled(recorded, named, work)).await,
             None => work.await,
@@ -143,11 +143,7 @@ fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'
     left
 }
 
-async fn run(
-    handler: Handler<'_>,
-    (deadline, limit): (Instant, Duration),
-    cut: bool,
-) -> HandlerResult {
+async fn run(handler: Handler<'_>, deadline: Instant, limit: Duration, cut: bool) -> HandlerResult {
     let work = AssertUnwindSafe(handler.work).catch_unwind();
     match tokio::time::timeout_at(deadline, work).await {
         Ok(Ok(result)) => result,

@@ -130,8 +130,8 @@ impl FetchRequest {
     /// Renews the slot, if it is time to.
     async fn keep_slot(&self, client: &Client) -> Option<Result<Kept, Error>> {
         let (slot, most) = self.keep?;
-        let counted = (slot, &*self.all_kinds, most);
-        Some(queue::keep_slot(client, self.worker, self.timeout, counted).await)
+        let (timeout, kinds) = (self.timeout, &self.all_kinds);
+        Some(queue::keep_slot(client, self.worker, timeout, slot, kinds, most).await)
     }
 
     /// Returns what to lease over this connection, if this leases anything.
@@ -374,7 +374,7 @@ async fn attempt(
     };
     let look = request
         .look
-        .map(|after| queue::due_schedules(client, &request.all_kinds, (after, PAGE), None));
+        .map(|after| queue::due_schedules(client, &request.all_kinds, after, PAGE, None));
     let leasing = join5(
         OptionFuture::from(renew),
         OptionFuture::from(sweep),

@@ -17,8 +17,8 @@ use super::services::Services;
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
 
-/// A start that was not used for this long is lost, except the last one. Late events must not all start at
-/// once.
+/// A granted start that was not used for this long is forgotten, unless it is the only one left. Late events
+/// must not all start at once.
 const LATE: Duration = Duration::from_millis(200);
 
 /// How long to wait before requesting places again that other workers have.

@@ -152,7 +152,7 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     let observers = Observers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, (budget, options), (hooks, observers), pool)
+        Drain::new(database, app, budget, options, hooks, observers, pool)
             .run_to_end()
             .instrument(span)
     };
@@ -235,8 +235,10 @@ impl<D: Dispatch> Drain<D> {
     fn new(
         database: Database,
         app: Arc<D>,
-        (budget, options): (Budget, DrainOptions),
-        (hooks, observers): (Hooks, Observers),
+        budget: Budget,
+        options: DrainOptions,
+        hooks: Hooks,
+        observers: Observers,
         pool: Pool<EventRun<D>>,
     ) -> Self {
         let (concurrency, timeout) = (options.concurrency, options.lease_timeout);
@@ -262,13 +264,7 @@ impl<D: Dispatch> Drain<D> {
             slots: Slots::new(hooks.chain, hooks.starter, pool.runtime()),
             buffer: Buffer::default(),
             completer: Completer::new(&database, worker, calls.clone(), longest),
-            workers: Workers::new(
-                app,
-                database,
-                calls.clone(),
-                worker,
-                (options.clone(), pool),
-            ),
+            workers: Workers::new(app, database, calls.clone(), worker, options.clone(), pool),
             fetcher,
             services,
             options,
@@ -1276,8 +1272,10 @@ mod tests {
                 let pool = Pool::new(options.concurrency, Handle::current());
                 let limit = options.budget + OVERRUN;
                 let began = Instant::now();
-                let budget = (Budget::new(options.budget), options);
-                let drain = Drain::new(database, Arc::new(Idle), budget, <_>::default(), pool);
+                let budget = Budget::new(options.budget);
+                let (hooks, observers) = <_>::default();
+                let app = Arc::new(Idle);
+                let drain = Drain::new(database, app, budget, options, hooks, observers, pool);
                 let ended = drain.run_to_end().await;
                 assert!(ended.is_err());
                 assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());

@@ -141,7 +141,7 @@ impl Scheduling {
             self.look_at = Instant::now() + REFUSED;
             (self.after, self.unfinished) = (0, false);
         } else if published == 0 && self.after == 0 {
-            // Another worker was faster, or holds what is needed. There is no reason to hurry.
+            // Another worker was faster, or holds what is needed.
             self.unfinished = false;
             self.look_at = self.look_at.max(Instant::now() + LOOK);
         }

@@ -224,8 +224,8 @@ impl Services {
         if call == ServiceCall::Failed {
             return Err(error);
         }
-        let reinsert = event.progress.as_ref();
-        let waited = reinsert.and_then(|progress| progress.deferred.get(service));
+        let before = event.progress.as_ref();
+        let waited = before.and_then(|progress| progress.deferred.get(service));
         let answered_since =
             waited.is_some_and(|then| !known.troubled || known.answers > then.answers);
         if answered_since && call != ServiceCall::Busy {

@@ -95,7 +95,7 @@ enum State<T> {
 }
 
 impl<T> Lane<T> {
-    /// Creates a slot with a session that is not open yet.
+    /// Creates a lane with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
         Self {
             state: State::Idle(Box::new(Session::new(database.clone()))),

@@ -123,7 +123,7 @@ impl<D: Dispatch> Drain<D> {
     pub(super) async fn take_slot(&mut self) -> Result<Option<StopReason>, Error> {
         let most = i32::from(self.options.max_drains);
         let name = self.options.worker_name();
-        let worker = (self.fetcher.worker, &*name);
+        let worker = self.fetcher.worker;
         let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
@@ -131,7 +131,7 @@ impl<D: Dispatch> Drain<D> {
         let now = Instant::now();
         let taken = loop {
             let taken = match session.client().await {
-                Ok(client) => queue::take_slot(client, worker, most, timeout, chain).await,
+                Ok(client) => queue::take_slot(client, worker, &name, most, timeout, chain).await,
                 Err(error) => Err(error),
             };
             match taken {

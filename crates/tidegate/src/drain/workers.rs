@@ -104,7 +104,8 @@ impl<D: Dispatch> Workers<D> {
         database: Database,
         services: Arc<Services>,
         worker: Uuid,
-        (options, pool): (DrainOptions, Pool<EventRun<D>>),
+        options: DrainOptions,
+        pool: Pool<EventRun<D>>,
     ) -> Self {
         Self {
             app,
@@ -516,18 +517,18 @@ impl<H: Run> Pool<H> {
         self.shared.state().waiting.len()
     }
 
-    /// Puts the work in state. [`Pool::open`] makes it run.
+    /// Adds an event to those that wait. [`Pool::open`] makes it run.
     pub(super) fn push(&self, work: StartableEvent<H>) {
         self.shared.state().waiting.push_back(work);
     }
 
-    /// Opens workers for the events in state.
+    /// Opens workers for the events that wait.
     pub(super) fn open(&self) {
         self.shared.open();
     }
 
-    /// Returns when to call [`Pool::open`] again, if a handler that blocks its thread may hold up others in
-    /// state.
+    /// Returns when to call [`Pool::open`] again, if a handler that blocks its thread may hold up events that
+    /// wait.
     pub(super) fn open_at(&self) -> Option<Instant> {
         let state = self.shared.state();
         let held_up = !state.waiting.is_empty() && state.has_place(self.shared.most);
@@ -662,14 +663,12 @@ async fn run<H: Run>(worker: Task<H>, first: StartableEvent<H>) {
             (WorkOutcome::For(now - started), goes_on)
         };
         let ended = WorkEnd { lease, how };
-        next = shared
-            .state()
-            .advance(shared, (number, now), ended, goes_on);
+        next = shared.state().advance(shared, number, now, ended, goes_on);
     }
 }
 
 /// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends,
-/// and other workers take the events that are in state.
+/// and other workers take the events that wait.
 async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
     let mut handlers = pin!(handlers.run());
     let mut waits = false;
@@ -781,7 +780,8 @@ impl<H> State<H> {
     fn advance(
         &mut self,
         shared: &Shared<H>,
-        (number, now): (u64, Instant),
+        number: u64,
+        now: Instant,
         ended: WorkEnd,
         goes_on: bool,
     ) -> Option<StartableEvent<H>> {

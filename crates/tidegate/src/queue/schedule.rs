@@ -143,7 +143,8 @@ pub struct Fired {
 pub async fn due_schedules(
     client: &impl Queryable,
     kinds: &[&str],
-    (after, most): (i64, i32),
+    after: i64,
+    most: i32,
     now: Option<f64>,
 ) -> Result<Vec<DueSchedule>> {
     let values: &[&(dyn ToSql + Sync)] = &[&kinds, &after, &most, &now];

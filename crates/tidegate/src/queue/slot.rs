@@ -97,7 +97,8 @@ pub struct Kept {
 /// When the database fails or does not answer.
 pub async fn take_slot(
     client: &impl Queryable,
-    (worker, name): (Uuid, &str),
+    worker: Uuid,
+    name: &str,
     most: i32,
     timeout: Duration,
     chain: Chain,
@@ -128,7 +129,9 @@ pub async fn keep_slot(
     client: &impl Queryable,
     worker: Uuid,
     timeout: Duration,
-    (slot, kinds, most): (i32, &[&str], u64),
+    slot: i32,
+    kinds: &[&str],
+    most: u64,
 ) -> Result<Kept> {
     let (seconds, most) = (
         timeout.as_secs_f64(),
