@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    Change, CountedAs, Flush, FlushReport, FlushResult, PendingEnd, Refusal, Retry, WriteResult,
+    Change, CountedAs, Flush, FlushReport, FlushResult, PendingEnd, Retry, Unwritable, WriteResult,
     flush,
 };
 use super::leases::WindowRaise;
@@ -329,7 +329,7 @@ impl Completer {
     /// Sends back the ends of events that follow an event that goes back. They keep the work that is done. An
     /// event that precedes it in the group has ended in order, and is written.
     fn retry_followers(&mut self, next: &mut Flush, heads: &HashMap<String, i64>) {
-        let fault = Refusal::behind().fault;
+        let fault = Unwritable::behind().fault;
         for end in next.ends.extract_if(.., |end| is_behind(heads, end)) {
             self.keep_open(end.number);
             next.retries
@@ -391,7 +391,7 @@ impl Completer {
     }
 
     /// Sends an event back, with the work that is done, because its end cannot be written.
-    fn refuse(&mut self, end: PendingEnd, refusal: Refusal, flushed: &mut FlushReport) {
+    fn refuse(&mut self, end: PendingEnd, refusal: Unwritable, flushed: &mut FlushReport) {
         let (attempt, most) = end.attempt;
         let charged = end.finalization.ran && !refusal.blameless && attempt < most;
         let delay = if charged || refusal.blameless {
@@ -410,11 +410,12 @@ impl Completer {
     }
 
     fn take_unreadable(&mut self, lease: Lease, is_over: bool, flushed: &mut FlushReport) {
-        let result = if flushed.state.has_failed(&lease) {
+        let is_busy = flushed.state.refused.contains_key(&lease);
+        let result = if flushed.state.failed.contains(&lease) {
             WriteResult::FAILED
-        } else if flushed.state.is_refused(&lease) && is_over {
+        } else if is_busy && is_over {
             WriteResult::Abandoned
-        } else if flushed.state.is_refused(&lease) || !flushed.is_whole() {
+        } else if is_busy || !flushed.is_whole() {
             return self.next.unreadable.push(lease);
         } else {
             WriteResult::Lost { returned: false }
@@ -446,7 +447,7 @@ impl Completer {
             } else {
                 CountedAs::Deferred
             };
-            let is_torn = state.has_failed(&lease);
+            let is_torn = state.failed.contains(&lease);
             let result = if is_torn {
                 WriteResult::FAILED
             } else if state.stuck.contains(&lease.id) || is_busy {

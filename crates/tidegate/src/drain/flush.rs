@@ -157,13 +157,13 @@ impl Flush {
 
 /// Why an end cannot be written now. The event goes back with the work that is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct Unwritable {
     pub fault: Fault,
     /// Whether the event is not the cause, and keeps its attempt.
     pub blameless: bool,
 }
 
-impl Refusal {
+impl Unwritable {
     /// The database refuses the end with this error.
     fn by(error: &Error) -> Self {
         let reason = format!("the result cannot be stored: {error}");
@@ -201,9 +201,9 @@ pub(super) struct FlushState {
     written: HashSet<Lease>,
     /// Events that have ended FAILED instead of what was to be written: their results cannot be stored, or
     /// the database cannot read what it has stored of them.
-    failed: HashSet<Lease>,
+    pub failed: HashSet<Lease>,
     /// Ends that cannot be written.
-    refused: HashMap<Lease, Refusal>,
+    pub refused: HashMap<Lease, Unwritable>,
     /// All events that left our hands; `None` until that is written.
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
@@ -239,16 +239,6 @@ impl FlushState {
         let with_all = end.finalization.is_plain() && self.whole.contains(&lease.token);
         let is_written = with_all || self.written.contains(lease);
         is_written.then_some(WriteResult::Ended(end.counted_as))
-    }
-
-    /// Whether the event has ended FAILED instead of what was to be written.
-    pub(super) fn has_failed(&self, lease: &Lease) -> bool {
-        self.failed.contains(lease)
-    }
-
-    /// Whether the end of the event cannot be written.
-    pub(super) fn is_refused(&self, lease: &Lease) -> bool {
-        self.refused.contains_key(lease)
     }
 }
 
@@ -328,7 +318,7 @@ pub(super) enum WriteResult {
     Ended(CountedAs),
     /// Its end cannot be written, and it will go back. Until it has, no later event of its group starts, ends
     /// or commits.
-    Refused(Refusal),
+    Refused(Unwritable),
     /// It is in the queue again, and ready at once if this says so.
     Returned(CountedAs, bool),
     /// It cannot go back, and stays in its lease until the lease lapses.
@@ -430,7 +420,7 @@ impl Flusher<'_> {
                 Ok(true) => drop(self.state.failed.insert(*lease)),
                 Ok(false) => {}
                 Err(error) if error.is_lock_timeout() => {
-                    self.state.refused.insert(*lease, Refusal::busy());
+                    self.state.refused.insert(*lease, Unwritable::busy());
                 }
                 Err(error) => return Err(error),
             }
@@ -598,7 +588,7 @@ impl Flusher<'_> {
     }
 
     /// Notes that an end cannot be written now. Nothing later of its group may be.
-    fn refuse(&mut self, end: &PendingEnd, refusal: Refusal) {
+    fn refuse(&mut self, end: &PendingEnd, refusal: Unwritable) {
         let lease = end.finalization.lease;
         self.state.refused.insert(lease, refusal);
         if let Some(group) = &end.group {
@@ -618,7 +608,7 @@ impl Flusher<'_> {
         let first = group.and_then(|group| self.state.refused_groups.get(group));
         let is_behind = first.is_some_and(|first| lease.id > *first);
         if is_behind {
-            self.state.refused.insert(lease, Refusal::behind());
+            self.state.refused.insert(lease, Unwritable::behind());
         }
         !is_behind
     }
@@ -686,7 +676,7 @@ impl Flusher<'_> {
     ) -> Result<(), Error> {
         for end in ends {
             if busy.contains(&end.finalization.lease.id) && self.is_free(end) {
-                self.refuse(end, Refusal::busy());
+                self.refuse(end, Unwritable::busy());
             }
         }
         let leases = ends.iter().map(|end| end.finalization.lease);
@@ -711,7 +701,7 @@ impl Flusher<'_> {
                 Ok(flushed) => {
                     self.state.failed.extend(flushed.ended);
                     if !flushed.busy.is_empty() {
-                        self.refuse(end, Refusal::busy());
+                        self.refuse(end, Unwritable::busy());
                     }
                     return Ok(());
                 }
@@ -721,7 +711,7 @@ impl Flusher<'_> {
                 }
             }
         }
-        self.refuse(end, Refusal::by(error));
+        self.refuse(end, Unwritable::by(error));
         Ok(())
     }
 
