@@ -82,10 +82,10 @@ pub(super) struct StartRule {
 }
 
 /// How much of a lease to start next.
-pub(super) struct WindowDemand<'a> {
+pub(super) struct WindowDemand {
     /// Start more when fewer events than this can start.
     pub few: usize,
-    /// The size of a window in events. Events that share calls count as one.
+    /// The size of a window in events.
     pub window: usize,
     /// How many handlers could start at once. As many events on their last attempt may start.
     pub permits: usize,
@@ -94,8 +94,6 @@ pub(super) struct WindowDemand<'a> {
     pub brings_window: bool,
     /// Since when the oldest of the running suspects has been running.
     pub suspect_runs: Option<Instant>,
-    /// Returns how many events share calls with an event.
-    pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
 }
 
 impl Buffer {
@@ -365,7 +363,7 @@ impl Buffer {
     ///
     /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after
     /// the same time again others start beside it, but no other suspect, and no event on its last attempt.
-    pub(super) fn start_more(&mut self, wanted: &WindowDemand<'_>) -> Option<WindowRaise> {
+    pub(super) fn start_more(&mut self, wanted: &WindowDemand) -> Option<WindowRaise> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
             let is_long = wanted.now >= since + SUSPECT_WAIT;
             return is_long.then(|| self.next_window(wanted, true)).flatten();
@@ -384,7 +382,7 @@ impl Buffer {
         self.ahead_of_open().map(WindowRaise::of)
     }
 
-    fn next_window(&self, wanted: &WindowDemand<'_>, beside_suspect: bool) -> Option<WindowRaise> {
+    fn next_window(&self, wanted: &WindowDemand, beside_suspect: bool) -> Option<WindowRaise> {
         let waits = |event: &LeasedEvent| {
             self.is_barred(event)
                 || beside_suspect && (self.leases.is_suspect(event.lease.token) || event.is_last())
@@ -402,8 +400,7 @@ impl Buffer {
             };
             self.leases.last_window_end(shut, places, starts_at_once)?
         } else {
-            let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);
-            self.leases.window_end(shut, wanted.window, most)?
+            self.leases.window_end(shut, wanted.window)?
         };
         Some(WindowRaise {
             token: shut.token,
@@ -707,7 +704,7 @@ mod tests {
         buffer
     }
 
-    fn wanted(few: usize, window: usize) -> WindowDemand<'static> {
+    fn wanted(few: usize, window: usize) -> WindowDemand {
         WindowDemand {
             few,
             window,
@@ -715,7 +712,6 @@ mod tests {
             now: Instant::now(),
             brings_window: false,
             suspect_runs: None,
-            sharing: &|_| 1,
         }
     }
 
@@ -735,31 +731,6 @@ mod tests {
 
     fn end(buffer: &mut Buffer, id: i64, token: Uuid) {
         buffer.note_gone(Lease { id, token });
-    }
-
-    #[test]
-    fn events_that_share_a_call_count_as_one_of_a_window() {
-        let ungrouped: Vec<(i64, Option<&str>)> = (1..=20).map(|id| (id, None)).collect();
-        let mut buffer = buffer(&ungrouped, 0);
-        let mut upto = |first_alone: i64| {
-            let sharing = move |event: &LeasedEvent| match event.lease.id {
-                id if id < first_alone => 4,
-                _ => 1,
-            };
-            let wanted = WindowDemand {
-                sharing: &sharing,
-                ..wanted(8, 3)
-            };
-            buffer.start_more(&wanted).unwrap().upto
-        };
-        assert_eq!(upto(1), 3);
-        assert_eq!(upto(21), 12);
-        assert_eq!(upto(5), 6);
-        assert_eq!(
-            upto(7),
-            7,
-            "half a place is left, and an event needs a whole one"
-        );
     }
 
     #[test]

@@ -26,9 +26,6 @@ impl WindowRaise {
     }
 }
 
-/// The size of one permit to run a handler. Events that share a call share a permit, so a permit has parts.
-pub(super) const PERMIT: usize = 1_000_000;
-
 /// A lease with events in the buffer.
 struct BufferedLease {
     /// Events up to this id may start.
@@ -167,24 +164,12 @@ impl Leases {
     }
 
     /// Returns the last event of a window of this size that begins with this event, which is after the
-    /// present window. Events that share a call count as one; `sharing` returns how many may share. The
-    /// window ends before an event on its last attempt.
-    pub(super) fn window_end(
-        &self,
-        event: Lease,
-        window: usize,
-        sharing: impl Fn(i64) -> usize,
-    ) -> Option<i64> {
+    /// present window. The window ends before an event on its last attempt.
+    pub(super) fn window_end(&self, event: Lease, window: usize) -> Option<i64> {
         let BufferedLease { rest, last, .. } = self.held.get(&event.token)?;
         let at = rest.partition_point(|id| *id < event.id);
-        let mut room = window.max(1) * PERMIT;
-        let fits = |id: &&i64| {
-            let part = PERMIT / sharing(**id);
-            let fits = part <= room && !last.contains(id);
-            room = room.saturating_sub(part);
-            fits
-        };
-        rest.range(at..).take_while(fits).last().copied()
+        let window = rest.range(at..).take(window.max(1));
+        window.take_while(|id| !last.contains(id)).last().copied()
     }
 
     /// Returns the last event of a window of at most `places` events that are on their last attempt, and for

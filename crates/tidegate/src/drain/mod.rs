@@ -51,7 +51,7 @@ use self::completer::Completer;
 use self::execute::EventRun;
 use self::fetcher::{FetchKind, FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES};
 use self::flush::{Change, CountedAs, FlushResult, WriteResult};
-use self::leases::{PERMIT, Window};
+use self::leases::Window;
 use self::limits::{LimitInputs, ServiceLimits};
 use self::observers::Observers;
 pub use self::options::DrainOptions;
@@ -60,7 +60,9 @@ use self::scan::{Scan, WhenEmpty};
 use self::settle::{AttemptResult, count, settle};
 use self::slots::Slots;
 use self::spans::Spans;
-use self::workers::{Attempt, AttemptStart, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers};
+use self::workers::{
+    Attempt, AttemptStart, PERMIT, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers,
+};
 use crate::budget::{Budget, millis};
 use crate::chain::{Chain, StartDrain};
 use crate::connect::Database;
@@ -1071,17 +1073,11 @@ impl<D: Dispatch> Drain<D> {
         let running = self.workers.count();
         let needed = WindowDemand {
             few: self.options.concurrency * shared,
-            window: self.workers.window(),
+            window: self.workers.window() * shared,
             permits: self.options.concurrency.saturating_sub(running),
             now: Instant::now(),
             brings_window: self.fetcher.brings_window(),
             suspect_runs: self.workers.suspect_runs(self.buffer.leases()),
-            sharing: &|event| {
-                if shared == 1 {
-                    return 1;
-                }
-                self.workers.sharing(event).most
-            },
         };
         if let Some(start) = self.buffer.start_more(&needed) {
             self.completer.start(start);

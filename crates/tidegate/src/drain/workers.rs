@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::execute::{EventRun, Limits, Run};
-use super::leases::{Leases, PERMIT};
+use super::leases::Leases;
 use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
 use super::services::Services;
@@ -63,6 +63,9 @@ const MOST_AHEAD: usize = 1000;
 
 /// How long to wait for handlers that were cut. Those that were waiting for something are gone by then.
 const LEAVING: Duration = Duration::from_millis(50);
+
+/// The size of one permit to run a handler. Events that share a call share a permit, so a permit has parts.
+pub(super) const PERMIT: usize = 1_000_000;
 
 /// The handlers of one drain: the pool that runs them, and what they run for.
 pub(super) struct Workers<D: Dispatch> {
