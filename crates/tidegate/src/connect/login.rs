@@ -6,6 +6,7 @@
 //! with `sslmode=disable`.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use postgres_native_tls::MakeTlsConnector;
@@ -218,35 +219,98 @@ impl Failure {
     }
 }
 
-/// Lets the driver find `sslmode` among passwords that may look like anything. The driver does not know
-/// `verify-full`, and takes weaker modes, which are refused here.
+/// Parses a URL or a keyword/value string. `sslmode` is read here, because the driver does not know
+/// `verify-full`, and does not tell `prefer` from no mode at all.
 fn parse(url: &str) -> Result<(Config, TlsMode), String> {
-    let read = |text: &str| text.parse::<Config>().map_err(|error| describe(&error));
-    let with_require = |(at, mode): (usize, &str)| {
-        let rest = &url[at + mode.len()..];
-        read(&[&url[..at], "require", rest].concat())
-    };
-    let is_odd =
-        |read: &Result<Config, String>| matches!(read, Err(why) if why.contains("`sslmode`"));
-    let config = read(url);
-    if is_odd(&config) {
-        let mut full = url.match_indices("verify-full").map(with_require);
-        let full = full.find(|config| !is_odd(config));
-        let config = full.unwrap_or(config).map_err(|why| explained(&why))?;
-        return Ok((config, TlsMode::VerifyFull));
-    }
-    let config = config.map_err(|why| explained(&why))?;
-    let mut prefer = url.match_indices("prefer").flat_map(with_require);
-    let mode = match config.get_ssl_mode() {
-        SslMode::Disable => TlsMode::Disabled,
-        // What the driver says if there is no mode, too.
-        SslMode::Prefer if !prefer.any(|other| other.get_ssl_mode() == SslMode::Require) => {
-            TlsMode::Default
+    let must = |why: &str| format!("must be a postgres:// URL or key=value pairs: {why}");
+    let (mut mode, mut for_driver) = (TlsMode::Default, url.to_owned());
+    let options = options(url);
+    for (name, place) in options.iter().rev() {
+        match *name {
+            "sslmode" => {
+                let written = TlsMode::parse(&url[place.clone()].replace('\\', ""))?;
+                // The last one counts.
+                if mode == TlsMode::Default {
+                    mode = written;
+                }
+                for_driver.replace_range(place.clone(), "prefer");
+            }
+            "sslrootcert" => {
+                return Err(
+                    "must not have sslrootcert: name the file in DATABASE_CA_FILE".to_owned(),
+                );
+            }
+            name if FOREIGN.contains(&name) => {
+                return Err(must(&format!("unknown option `{name}`")));
+            }
+            _ => {}
         }
-        SslMode::Prefer => TlsMode::parse("prefer")?,
-        _ => TlsMode::parse("require")?,
-    };
+    }
+    let config = for_driver.parse::<Config>().map_err(|error| {
+        // The driver names an unknown option, which may be a part of a password: what stands after a space,
+        // in a password without quotes.
+        if options.iter().all(|(name, _)| is_known(name)) {
+            must(&describe(&error))
+        } else {
+            must("unknown option")
+        }
+    })?;
+    // A mode that only the driver has found, because its name is written with %.
+    if config.get_ssl_mode() != SslMode::Prefer {
+        return Err(format!("sslmode: {MODES}"));
+    }
     Ok((config, mode))
+}
+
+/// Returns the options in a URL or a keyword/value string: their names, and where their values stand.
+fn options(url: &str) -> Vec<(&str, Range<usize>)> {
+    let mut schemes = ["postgres://", "postgresql://"].iter();
+    let login = schemes.find_map(|scheme| url.strip_prefix(scheme));
+    // To the driver, a login ends at the first `@`.
+    let place = login.map(|login| login.split_once('@').map_or(login, |(_, place)| place));
+    let query = place.map(|place| place.split_once('?').map_or("", |(_, query)| query));
+    let (mut rest, mut options) = (query.unwrap_or(url), Vec::new());
+    while let Some((name, mut value)) = rest.split_once('=') {
+        let end = if query.is_some() {
+            value.find('&').unwrap_or(value.len())
+        } else {
+            let quoted = value.trim_start().strip_prefix('\'');
+            value = quoted.unwrap_or(value.trim_start());
+            value_end(value, quoted.is_some())
+        };
+        let start = url.len() - value.len();
+        options.push((name.trim(), start..start + end));
+        rest = value[end..].trim_start_matches(['&', '\'']);
+    }
+    options
+}
+
+/// Returns where the value ends with which the rest of a keyword/value string begins.
+fn value_end(rest: &str, is_quoted: bool) -> usize {
+    let mut is_escaped = false;
+    let is_end = |letter: char| {
+        if std::mem::take(&mut is_escaped) {
+            return false;
+        }
+        is_escaped = letter == '\\';
+        if is_quoted {
+            letter == '\''
+        } else {
+            letter.is_whitespace()
+        }
+    };
+    rest.find(is_end).unwrap_or(rest.len())
+}
+
+/// Whether the driver knows an option of this name: it takes one of these values for each that it knows.
+fn is_known(name: &str) -> bool {
+    let values = ["1", "127.0.0.1", "any", "disable", "postgres"];
+    let is_name = |name: &str| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let takes = |value: &&str| format!("{name}={value}").parse::<Config>().is_ok();
+    is_name(name) && values.iter().any(takes)
 }
 
 /// Options that other drivers read, and this one does not know.
@@ -265,28 +329,6 @@ const FOREIGN: [&str; 13] = [
     "sslkey",
     "statement_cache_capacity",
 ];
-
-/// Says what the driver's message means here.
-fn explained(why: &str) -> String {
-    if why.contains("`sslmode`") {
-        return format!("sslmode: {MODES}");
-    }
-    if why.contains("`sslrootcert`") {
-        return "must not have sslrootcert: name the file in DATABASE_CA_FILE".to_owned();
-    }
-    // The parser's message names the key, not the value. But an unknown key may be part of a password: the
-    // part after a space, in a password without quotes.
-    let why = match why.split_once(" `") {
-        Some((unknown, name))
-            if unknown.ends_with("unknown option")
-                && !FOREIGN.contains(&name.trim_matches('`')) =>
-        {
-            unknown
-        }
-        _ => why,
-    };
-    format!("must be a postgres:// URL or key=value pairs: {why}")
-}
 
 /// Whether the connection stays on this machine. The driver connects to the addresses, if there are any.
 fn is_local(config: &Config) -> bool {
@@ -379,11 +421,75 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_is_what_is_written_in_either_form() {
+        let default = [
+            "postgres://u:sslmode=disable@h/db",
+            "postgres://u:p?sslmode=disable@h/db",
+            "postgresql://u@h/sslmode=disable",
+            "host=h user=u password='p sslmode=disable'",
+            r"host=h user=u password='it\'s sslmode=disable'",
+            r"host=h user=u password=p\ sslmode=disable",
+            "host=h user=sslmode=disable",
+        ];
+        let full = [
+            "postgres://u:verify-full@h/db?sslmode=verify-full",
+            "postgresql://h?application_name=verify-full&sslmode=verify-full",
+            "postgres://h/db?sslmode=disable&sslmode=verify-full",
+            "postgres://h/db?sslmode=verify-full&sslmode=verify-full&user=u",
+            "host=h sslmode=verify-full",
+            "host=h sslmode = 'verify-full'user=u",
+            r"host=h sslmode=verify\-full user=u",
+            "host=h sslmode=disable sslmode='verify-full'",
+        ];
+        let plain = [
+            "postgres://u:p@h/db?sslmode=disable",
+            "postgres://h?sslmode=disable&application_name=x",
+            "host=h sslmode=disable user=u",
+            "sslmode='disable' host=h",
+            r"host=h password='\'sslmode=verify-full' sslmode='disable'",
+        ];
+        let mode = |url: &str| parse(url).map(|(_, mode)| mode);
+        for url in default {
+            assert_eq!(mode(url), Ok(TlsMode::Default), "{url}");
+        }
+        for url in full {
+            assert_eq!(mode(url), Ok(TlsMode::VerifyFull), "{url}");
+        }
+        for url in plain {
+            assert_eq!(mode(url), Ok(TlsMode::Disabled), "{url}");
+        }
+        for value in [
+            "allow",
+            "prefer",
+            "require",
+            "verify-ca",
+            "Verify-Full",
+            "yes",
+            "",
+        ] {
+            for url in [
+                format!("postgres://u:p@h/db?sslmode={value}&user=x"),
+                format!("postgres://h?sslmode={value}"),
+                format!("host=h sslmode='{value}' user=x"),
+            ] {
+                let refused = mode(&url).unwrap_err();
+                let said = format!("sslmode: {MODES}, got {value:?}");
+                assert_eq!(refused, said, "{url}");
+            }
+        }
+        let encoded = mode("postgres://h?ssl%6dode=disable").unwrap_err();
+        assert_eq!(encoded, format!("sslmode: {MODES}"));
+    }
+
+    #[test]
     fn the_password_is_in_no_error() {
         for url in [
             "postgres://u:canary@h:notaport/db",
             "password=canary port=x",
             "host=h password=two canary=x",
+            "host=h password=two canary x=1",
+            "host=h password='two canary",
+            "postgres://u@h/db?canary=x",
         ] {
             let error = login(url).err().unwrap().to_string();
             assert!(!error.contains("canary"), "{error}");
