@@ -194,14 +194,13 @@ impl From<Error> for Problem {
 /// connection, a timeout, or a database that is not migrated yet.
 fn is_passing(error: &Error) -> bool {
     let passing = [
-        SqlState::QUERY_CANCELED,
-        SqlState::LOCK_NOT_AVAILABLE,
         SqlState::UNDEFINED_TABLE,
         SqlState::UNDEFINED_FUNCTION,
         SqlState::INVALID_SCHEMA_NAME,
     ];
     error.is_connection_lost()
         || error.is_transient()
+        || error.is_wait()
         || error.sqlstate().is_some_and(|state| {
             // Class 53 means that the database lacks resources, such as connections or disk space.
             passing.contains(state) || state.code().starts_with("53")

@@ -11,11 +11,11 @@ use md5::Md5;
 use serde_json::{Map, Value, json};
 use sha2::Digest;
 use tidegate::HandlerError;
-use tidegate::connect::requests::{Answer, Place, encoded};
+use tidegate::connect::requests::{Answer, Place, encoded, hex};
 
 use crate::aws::{Service, failure, seen};
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
-use crate::sent::{Item, Sent, hex, now_ms, packed};
+use crate::sent::{Item, Sent, now_ms, packed};
 use crate::settings::Lambda;
 use crate::{Expected, Receiver};
 
@@ -91,7 +91,7 @@ impl Function {
             "messageId": id,
             "receiptHandle": format!("{id}-{}", sent.attempt),
             "body": sent.payload,
-            "md5OfBody": hex(&Md5::digest(sent.payload.as_bytes())),
+            "md5OfBody": hex(&Md5::digest(sent.payload)),
             "attributes": attributes,
             "messageAttributes": further.collect::<Map<_, _>>(),
             "eventSource": "aws:sqs",

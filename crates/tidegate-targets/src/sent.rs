@@ -1,6 +1,5 @@
 //! Owns what a target receives of an event, whatever its form.
 
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
@@ -95,15 +94,6 @@ pub(crate) fn now_ms() -> u128 {
 pub(crate) fn packed(items: Vec<Item>, before: &str, after: &str) -> (Vec<String>, String) {
     let (ids, texts): (Vec<_>, Vec<_>) = items.into_iter().map(|item| (item.id, item.text)).unzip();
     (ids, format!("{before}{}{after}", texts.join(",")))
-}
-
-/// Returns bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

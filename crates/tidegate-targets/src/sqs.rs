@@ -7,11 +7,11 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tidegate::HandlerError;
-use tidegate::connect::requests::Place;
+use tidegate::connect::requests::{Place, hex};
 
 use crate::aws::{Service, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
-use crate::sent::{Item, Sent, hex, packed};
+use crate::sent::{Item, Sent, packed};
 use crate::settings::Sqs;
 use crate::{Expected, Receiver};
 
@@ -172,7 +172,7 @@ fn group_id(group: &str) -> String {
     if fits {
         return group.to_owned();
     }
-    format!("sha256-{}", hex(&Sha256::digest(group.as_bytes())))
+    format!("sha256-{}", hex(&Sha256::digest(group)))
 }
 
 /// Whether SQS takes every character of a text.

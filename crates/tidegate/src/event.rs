@@ -751,9 +751,13 @@ pub fn dedup_key(
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    let bytes = hash.finalize();
-    let hex = |text: String, byte: &u8| text + &format!("{byte:02x}");
-    Ok(bytes.iter().fold(String::new(), hex))
+    Ok(hex(&hash.finalize()))
+}
+
+/// Returns bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let digits = |text: String, byte: &u8| text + &format!("{byte:02x}");
+    bytes.iter().fold(String::new(), digits)
 }
 
 #[cfg(test)]

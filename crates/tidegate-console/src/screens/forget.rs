@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use tidegate::dedup_key;
 
 use crate::acts::{Action, Field, Intent};
 use crate::desk::Desk;
@@ -73,7 +73,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
             to: address(&desk),
             what: "Forget all of it".to_owned(),
             fields: names.iter().flat_map(|name| sent.pairs(name)).collect(),
-            digest: &digest_of(&report),
+            digest: &digest_of(&report)?,
             further,
             note: "This cannot be undone. If a dry run would find something else by then, nothing is forgotten.",
         };
@@ -88,7 +88,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
     let tried = tidegate_cli::answer(desk.service(), &dry).await?;
-    if digest_of(&tried.document()) != digest {
+    if digest_of(&tried.document())? != digest {
         return Err(Problem::conflict(
             "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));
@@ -100,10 +100,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
 }
 
 /// The digest of what a dry run has found.
-fn digest_of(report: &Value) -> String {
-    let found = ["forgotten", "cancelled", "before", "tables"];
-    let found = found.map(|name| report[name].to_string());
-    let digest = Sha256::digest(found.join(","));
-    let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    bytes.concat()
+fn digest_of(report: &Value) -> Result<String, Problem> {
+    let found = ["forgotten", "cancelled", "before", "tables"].map(|name| &report[name]);
+    dedup_key("forget", &found, &[]).map_err(|error| Problem::invalid(error.to_string()))
 }

@@ -16,6 +16,7 @@ use tokio_postgres::types::ToSql;
 use super::{Audit, Moment, Skipped, parse_moment, report, written};
 use crate::connect::{Client, Database};
 use crate::error::{Error, Result};
+use crate::event::hex;
 use crate::queue::Statement;
 
 /// How many events one transaction changes.
@@ -368,9 +369,7 @@ impl Pages {
 /// Returns the digest of ids, computed as for a replay's dry run.
 fn digest(ids: &[i64]) -> String {
     let texts: Vec<String> = ids.iter().map(i64::to_string).collect();
-    let digest = Sha256::digest(texts.join(","));
-    let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    bytes.concat()
+    hex(&Sha256::digest(texts.join(",")))
 }
 
 fn extend<T>(list: &mut Vec<T>, more: impl IntoIterator<Item = T>) {

@@ -47,6 +47,7 @@ pub use self::aws::{
 #[doc(hidden)]
 pub mod requests {
     pub use super::aws::{Answer, NoAnswer, Place, Request, Requests, encoded, read};
+    pub use crate::event::hex;
 }
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
