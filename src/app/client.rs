@@ -9,7 +9,6 @@
 //! request in its answer, and the request may be about a person.
 
 use std::fmt::Display;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 use super::credentials::Credentials;
+use tidegate::config::is_loopback;
 use tidegate::connect::Trust;
 use tidegate::{Error, HandlerError, Lookup, trace};
 
@@ -30,16 +30,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// memory at once.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// The code of an error that says the service does not accept our credentials. The service is then not called
-/// again at once.
-const CREDENTIALS: &str = "credentials";
-
 /// The setting that lists the services whose base URL may be `http://` to another machine.
 const OVER_HTTP: &str = "SERVICES_OVER_HTTP";
-
-/// Limits for the time in `Retry-After`: a service that says "now" is not flooded, one that says "next year"
-/// is tried earlier.
-const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 
 /// Shared by its clones, and created at the first call. Creating it reads the system's certificates, and a
 /// run without calls should not pay for that.
@@ -104,7 +96,7 @@ impl HttpService {
         let over_http = over_http.split(',').any(|listed| listed.trim() == name);
         let base = lookup(variable).map(|text| {
             let url = base_url(prefix, &text)?;
-            if url.scheme() == "https" || over_http || is_loopback(&url) {
+            if url.scheme() == "https" || over_http || is_loopback(url.host_str().unwrap_or_default()) {
                 return Ok(url);
             }
             Err(format!(
@@ -216,30 +208,22 @@ impl HttpService {
 
     /// Converts an unsuccessful answer to what it means for the event.
     fn failure(&self, status: StatusCode, headers: &HeaderMap) -> HandlerError {
-        let said = format!("answered {}", status.as_u16());
-        let error = match verdict(status) {
-            Verdict::Refused => {
-                let Self { name, .. } = self;
-                let (code, why) = (format!("{name}_refused"), format!("{name} {said}"));
-                if self.judges {
-                    return HandlerError::reject(code, why);
-                }
-                HandlerError::retry(code, why).answered()
+        let (name, said) = (self.name, format!("answered {}", status.as_u16()));
+        let why = format!("{name} {said}");
+        let error = match status.as_u16() {
+            400 | 409 | 410 | 422 if self.judges => {
+                HandlerError::reject(format!("{name}_refused"), why)
             }
-            Verdict::Credentials => {
-                let why = format!("{} {said}: it does not accept our credentials", self.name);
-                HandlerError::unavailable(CREDENTIALS, why)
+            400 | 409 | 410 | 422 => HandlerError::retry(format!("{name}_refused"), why).answered(),
+            _ if is_about_credentials(status) => {
+                let why = format!("{why}: it does not accept our credentials");
+                HandlerError::unavailable("credentials", why)
             }
-            Verdict::Unavailable if status == StatusCode::TOO_MANY_REQUESTS => {
-                let Self { name, .. } = self;
-                HandlerError::busy(format!("{name}_unavailable"), format!("{name} {said}"))
-            }
-            Verdict::Unavailable => self.unavailable(said),
+            429 => HandlerError::busy(format!("{name}_unavailable"), why),
+            _ => self.unavailable(said),
         };
-        match retry_after(headers) {
-            Some(time) => error.after(time),
-            None => error,
-        }
+        let text = |name| headers.get(name)?.to_str().ok();
+        error.after_header(text(RETRY_AFTER), text(DATE))
     }
 
     /// Sends a request with our credentials. If they are refused and have changed since, it sends the request
@@ -250,7 +234,7 @@ impl HttpService {
         };
         let again = request.try_clone();
         let response = self.answer(request.header(name, &sent)).await?;
-        if verdict(response.status()) != Verdict::Credentials {
+        if !is_about_credentials(response.status()) {
             return Ok(response);
         }
         match again.zip(self.header(Some(&sent)).await?) {
@@ -328,45 +312,9 @@ fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Reports whether requests to this URL stay on this machine.
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-}
-
-/// What an unsuccessful answer is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// This request.
-    Refused,
-    /// Our credentials. The service does not accept us, whatever we send.
-    Credentials,
-    /// The health or load of the service, or our configuration of it.
-    Unavailable,
-}
-
-fn verdict(status: StatusCode) -> Verdict {
-    match status.as_u16() {
-        400 | 409 | 410 | 422 => Verdict::Refused,
-        401 | 403 | 407 => Verdict::Credentials,
-        _ => Verdict::Unavailable,
-    }
-}
-
-/// Returns when the service wants to be called again, if it says so: in seconds, or as a time of its own
-/// clock (RFC 9110, 10.2.3).
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
-    let asked = text(RETRY_AFTER)?;
-    let time = if let Ok(seconds) = asked.parse() {
-        Duration::from_secs(seconds)
-    } else {
-        let until = httpdate::parse_http_date(asked).ok()?;
-        let now = httpdate::parse_http_date(text(DATE)?).ok()?;
-        until.duration_since(now).unwrap_or_default()
-    };
-    Some(time.clamp(WAITS.0, WAITS.1))
+/// Whether the service does not accept us, whatever we send. It is then not called again at once.
+fn is_about_credentials(status: StatusCode) -> bool {
+    [401, 403, 407].contains(&status.as_u16())
 }
 
 /// Describes why a call failed, with its causes but without the URL.
@@ -567,8 +515,8 @@ mod tests {
     #[test]
     fn an_answer_about_this_request_costs_an_attempt_and_is_final_only_of_a_judge() {
         let named = [
-            (Verdict::Refused, &[400, 409, 410, 422][..]),
-            (Verdict::Credentials, &[401, 403, 407][..]),
+            ("archive_refused", &[400, 409, 410, 422][..]),
+            ("credentials", &[401, 403, 407][..]),
         ];
         let page = include_str!("../../docs/shipped/application.md");
         for (_, codes) in named {
@@ -582,47 +530,17 @@ mod tests {
         for code in 100..=999 {
             let status = StatusCode::from_u16(code).unwrap();
             let expected = named.iter().find(|(_, codes)| codes.contains(&code));
-            let expected = expected.map_or(Verdict::Unavailable, |(verdict, _)| *verdict);
-            assert_eq!(verdict(status), expected, "{code}");
+            let expected = expected.map_or("archive_unavailable", |(code, _)| *code);
             let judged = judge.failure(status, &HeaderMap::new()).is_rejection();
-            assert_eq!(judged, expected == Verdict::Refused, "{code}");
+            assert_eq!(judged, expected == "archive_refused", "{code}");
             let error = archive.failure(status, &HeaderMap::new());
             assert!(!error.is_rejection(), "{code}");
-            let told = match expected {
-                Verdict::Refused => "archive_refused",
-                Verdict::Credentials => "credentials",
-                Verdict::Unavailable => "archive_unavailable",
-            };
             let [fault] = error.faults() else {
                 panic!("{error}")
             };
-            assert_eq!(fault.code, told, "{code}");
+            assert_eq!(fault.code, expected, "{code}");
             let message = format!("archive answered {code}");
             assert!(fault.message.starts_with(&message), "{error}");
         }
-    }
-
-    #[test]
-    fn a_service_says_when_it_wants_to_be_asked_again_within_reason() {
-        let date = "Mon, 23 Nov 2026 07:00:00 GMT";
-        for (asked, now, expected) in [
-            ("120", None, Some(120)),
-            ("0", None, Some(1)),
-            ("99999999", None, Some(3600)),
-            ("Mon, 23 Nov 2026 07:01:30 GMT", Some(date), Some(90)),
-            ("Mon, 23 Nov 2026 06:00:00 GMT", Some(date), Some(1)),
-            ("Mon, 23 Nov 2026 07:01:30 GMT", None, None),
-            ("soon", Some(date), None),
-            ("-1", None, None),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(RETRY_AFTER, asked.parse().unwrap());
-            if let Some(now) = now {
-                headers.insert(DATE, now.parse().unwrap());
-            }
-            let expected = expected.map(Duration::from_secs);
-            assert_eq!(retry_after(&headers), expected, "{asked}");
-        }
-        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

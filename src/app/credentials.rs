@@ -37,15 +37,12 @@ pub(super) struct Credentials {
 
 /// A token: where it is stored, and how it is sent.
 struct Token {
-    keeper: Keeper,
+    /// The setting and where it says that the token is.
+    place: String,
+    read: SecretReader,
     /// The header of its own that gets the stored text unchanged. Without it, the token is sent as `Bearer`.
     header: Option<HeaderName>,
     kept: Mutex<Option<Kept>>,
-}
-
-enum Keeper {
-    Secret { place: String, read: SecretReader },
-    File { variable: String, path: String },
 }
 
 struct Kept {
@@ -118,14 +115,7 @@ impl Credentials {
 
 impl Token {
     async fn read(&self) -> Result<HeaderValue, Error> {
-        let (text, place) = match &self.keeper {
-            Keeper::Secret { place, read } => (read().await?, place.clone()),
-            Keeper::File { variable, path } => {
-                let read = read_secret_file(path);
-                let why = |why| Error::Config(format!("{variable}: {why}"));
-                (read.map_err(why)?, format!("{variable}: {path}"))
-            }
-        };
+        let text = (self.read)().await?;
         let sent = token_of(&text).map(|token| match self.header {
             Some(_) => token,
             None => format!("Bearer {token}"),
@@ -133,7 +123,7 @@ impl Token {
         let value = sent.and_then(|sent| HeaderValue::try_from(sent).ok());
         let mut value = value.ok_or_else(|| {
             let must = "must be a token, or a JSON object with the field \"token\"";
-            Error::Secret(format!("{place}: {must}"))
+            Error::Secret(format!("{}: {must}", self.place))
         })?;
         value.set_sensitive(true);
         Ok(value)
@@ -158,17 +148,14 @@ fn token(
     let refused = |why: String| Err(Error::Config(why));
     let (id, file) = (format!("{prefix}{SECRET_ID}"), format!("{prefix}{FILE}"));
     let header = read(HEADER);
-    let keeper = match (read(SECRET_ID), read(FILE), &header) {
+    let (variable, place) = match (read(SECRET_ID), read(FILE), &header) {
         (Some(_), Some(_), _) => {
             return refused(format!(
                 "{id} and {file} are both set; set only one of them"
             ));
         }
-        (Some((variable, id)), None, _) => Keeper::Secret {
-            place: format!("{variable}: {id}"),
-            read: secret_reader(&variable, id)?,
-        },
-        (None, Some((variable, path)), _) => Keeper::File { variable, path },
+        (Some(secret), None, _) => secret,
+        (None, Some((variable, path)), _) => (variable, format!("file:{path}")),
         (None, None, Some((variable, _))) => {
             return refused(format!(
                 "{variable}: must be set with {id} or {file}, got neither"
@@ -182,7 +169,8 @@ fn token(
         header.map_err(|_| Error::Config(format!("{variable}: {must}, got {name:?}")))
     });
     Ok(Some(Token {
-        keeper,
+        read: secret_reader(&variable, place.clone())?,
+        place: format!("{variable}: {place}"),
         header: header.transpose()?,
         kept: Mutex::default(),
     }))

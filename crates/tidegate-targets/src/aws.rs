@@ -1,7 +1,6 @@
 //! Owns requests to AWS: one for each attempt, and what their errors mean.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::connect::requests::{Answer, NoAnswer, Place, Request, Requests};
@@ -9,9 +8,6 @@ use tidegate::{Error, HandlerError};
 
 /// All targets of the process share the connections and the credentials.
 static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);
-
-/// The longest time that a service may ask us to wait.
-const MOST_WAIT: Duration = Duration::from_hours(1);
 
 /// A service of AWS at a place.
 pub(crate) struct Service<'a> {
@@ -119,10 +115,7 @@ pub(crate) fn failure(answer: &Answer) -> HandlerError {
         429 => HandlerError::busy("throttled", said),
         _ => HandlerError::unavailable(code, said),
     };
-    match retry_after(answer) {
-        Some(time) => error.after(time),
-        None => error,
-    }
+    as_asked(error, answer)
 }
 
 /// Whether an error says that we may not do this, also about one entry of a request.
@@ -160,16 +153,8 @@ fn error_code(answer: &Answer) -> String {
     name.chars().take(100).collect()
 }
 
-/// Returns the time in `Retry-After`, in seconds or as a date, at most an hour. A time that is over says
-/// nothing: the usual backoff applies.
-pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
-    let text = answer.headers.get("retry-after")?.to_str().ok()?.trim();
-    let wait = if let Ok(seconds) = text.parse() {
-        Duration::from_secs(seconds)
-    } else {
-        let at = httpdate::parse_http_date(text).ok()?;
-        at.duration_since(std::time::SystemTime::now())
-            .unwrap_or_default()
-    };
-    Some(wait.min(MOST_WAIT)).filter(|wait| !wait.is_zero())
+/// Lets the next attempt begin when the answer says.
+pub(crate) fn as_asked(error: HandlerError, answer: &Answer) -> HandlerError {
+    let text = |name| answer.headers.get(name)?.to_str().ok();
+    error.after_header(text("retry-after"), text("date"))
 }

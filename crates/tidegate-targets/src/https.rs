@@ -3,38 +3,30 @@
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>,
 //! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
 
-use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{BoxFuture, FutureExt};
 use hmac::{Hmac, KeyInit, Mac};
-use reqwest::{Client, RequestBuilder, Url, redirect};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Url};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use sha2::Sha256;
 use tidegate::HandlerError;
 use tidegate::connect::Trust;
-use tidegate::connect::requests::{Answer, NoAnswer, read};
+use tidegate::connect::requests::{Answer, exchange, http_client};
 use tokio::sync::OnceCell;
 
-use crate::aws::{retry_after, unreachable};
+use crate::aws::{as_asked, unreachable};
 use crate::net::BeyondTheLink;
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::secret::Secret;
 use crate::sent::{Item, Sent, named, packed};
 use crate::settings::Https;
 use crate::{Expected, Receiver};
-
-/// The longest time to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How often a connection shows that it lives, and how long one is kept without use: a function that was
-/// frozen in between would find it dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// How many bytes of an answer are read.
 const MOST_ANSWER: usize = 1 << 20;
@@ -100,6 +92,10 @@ impl Endpoint {
         } else {
             ["application/json"; 2]
         };
+        let secret = |field, place: Option<String>| {
+            let secret = place.map(|place| Secret::new(field, place));
+            secret.transpose().map_err(|error| error.to_string())
+        };
         Ok(Self {
             name,
             url,
@@ -108,25 +104,16 @@ impl Endpoint {
             reject: at.reject.unwrap_or_else(|| REJECT.to_vec()),
             follow_ups: at.follow_ups,
             batches: at.batches,
-            secret: at.secret.as_deref().map(Secret::new),
-            bearer: at.bearer.as_deref().map(Secret::new),
+            secret: secret("secret", at.secret)?,
+            bearer: secret("bearer", at.bearer)?,
             client: OnceCell::new(),
         })
     }
 
     async fn client(&self) -> Result<&Client, HandlerError> {
-        let build = async || {
-            let tls = Trust::system().connector().await?;
-            let built = Client::builder()
-                .redirect(redirect::Policy::none())
-                .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_keepalive(KEEP_ALIVE)
-                .pool_idle_timeout(KEEP_ALIVE)
-                .dns_resolver(Arc::new(BeyondTheLink))
-                .tls_backend_preconfigured(tls)
-                .build();
-            built.map_err(|error| tidegate::Error::Config(format!("HTTP client: {error}")))
-        };
+        let trust = Trust::system();
+        let beyond = |client: ClientBuilder| client.dns_resolver(Arc::new(BeyondTheLink));
+        let build = || http_client(&trust, beyond);
         let client = self.client.get_or_try_init(build).await;
         client.map_err(|error| HandlerError::unavailable("settings", error))
     }
@@ -147,11 +134,8 @@ impl Endpoint {
             .header("content-type", content)
             .header("idempotency-key", &id);
         let request = self.signed(request, &id, &body).await?;
-        let sent = request.body(body).send().await;
-        let sent = sent.map_err(|error| unreachable(reason(&error)))?;
-        let answer = read(sent, MOST_ANSWER)
-            .await
-            .map_err(|error: NoAnswer| unreachable(error))?;
+        let answer = exchange(request.body(body), MOST_ANSWER).await;
+        let answer = answer.map_err(unreachable)?;
         if matches!(answer.status, 401 | 403)
             && let Some(bearer) = &self.bearer
         {
@@ -212,10 +196,7 @@ impl Endpoint {
             429 => HandlerError::busy(status.to_string(), said),
             _ => HandlerError::call_failed(status.to_string(), said),
         };
-        Err(match retry_after(answer) {
-            Some(time) if !error.is_rejection() => error.after(time),
-            _ => error,
-        })
+        Err(as_asked(error, answer))
     }
 
     /// Reads an answer that accepts the request. It may say more, in the grammar of answers.
@@ -283,31 +264,11 @@ impl Receiver for Endpoint {
             self.signed(client.post(self.url.clone()), "", "")
                 .await
                 .map(drop)?;
-            let asked = client.head(self.url.clone()).send().await;
-            asked.map(drop).map_err(|error| unreachable(cause(&error)))
+            let asked = exchange(client.head(self.url.clone()), 0).await;
+            asked.map(drop).map_err(unreachable)
         }
         .boxed()
     }
-}
-
-/// Returns why there was no answer, without the URL, which may hold a token.
-fn reason(error: &reqwest::Error) -> &'static str {
-    if error.is_connect() {
-        "no connection"
-    } else if error.is_timeout() {
-        "no answer in time"
-    } else {
-        "the connection broke"
-    }
-}
-
-/// Returns the first cause of an error, which does not quote the URL.
-fn cause(error: &reqwest::Error) -> String {
-    let (said, mut cause) = (reason(error), error.source());
-    while let Some(before) = cause.and_then(StdError::source) {
-        cause = Some(before);
-    }
-    cause.map_or_else(|| said.to_owned(), |cause| format!("{said}: {cause}"))
 }
 
 /// Whether a text is a token, as RFC 6750 says. Whoever declares targets names secrets of the function's
@@ -335,8 +296,6 @@ fn signature(key: &str, before: &str, body: &str) -> Result<String, &'static str
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
-
     use super::*;
     use crate::testing::*;
 
@@ -384,12 +343,6 @@ mod tests {
     fn each_answer_of_a_url_has_its_verdict() {
         let target = endpoint(Https::default());
         each_means(OF_A_URL, |given| target.read(given, &ids(2)));
-        let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_mins(10));
-        let dated = meant(target.read(&answer(503, &[("retry-after", &at)], ""), &ids(1)));
-        assert!(
-            dated.starts_with("call: unavailable 503 after 59") || dated.ends_with("600s"),
-            "{dated}"
-        );
         let own = endpoint(Https {
             reject: Some(vec![409]),
             ..Https::default()

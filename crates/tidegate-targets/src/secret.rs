@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::HandlerError;
-use tidegate::config::read_secret_file;
-use tidegate::connect::SecretText;
+use tidegate::connect::{SecretReader, secret_reader};
+use tidegate::{Error, HandlerError};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -18,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// The text of a secret.
 pub(crate) struct Secret {
-    keeper: Keeper,
+    read: SecretReader,
     /// What was read last, and until when it is used.
     kept: Mutex<Option<(Instant, Text)>>,
 }
@@ -26,22 +25,16 @@ pub(crate) struct Secret {
 /// A text, or why it could not be read.
 type Text = Result<Arc<str>, String>;
 
-enum Keeper {
-    Aws(Box<SecretText>),
-    File(String),
-}
-
 impl Secret {
     /// Names a secret: its ARN or name in Secrets Manager, or `file:PATH`.
-    pub(crate) fn new(named: &str) -> Self {
-        let keeper = match named.strip_prefix("file:") {
-            Some(path) => Keeper::File(path.to_owned()),
-            None => Keeper::Aws(Box::new(SecretText::new(named.to_owned()))),
-        };
-        Self {
-            keeper,
+    ///
+    /// # Errors
+    /// If this program cannot read secrets of Secrets Manager.
+    pub(crate) fn new(field: &str, named: String) -> Result<Self, Error> {
+        Ok(Self {
+            read: secret_reader(field, named)?,
             kept: Mutex::default(),
-        }
+        })
     }
 
     /// Returns the text.
@@ -56,16 +49,13 @@ impl Secret {
         {
             return read.clone().map_err(unavailable);
         }
-        let read = match &self.keeper {
-            Keeper::Aws(secret) => secret.read().await.map_err(|error| error.to_string()),
-            Keeper::File(path) => read_secret_file(path),
-        };
+        let read = (self.read)().await;
         let used = if read.is_ok() { KEPT } else { AGAIN };
         let read = match (read, kept.take()) {
             (Ok(text), _) => Ok(text.trim().into()),
             // A key that was good is better than none.
             (Err(_), Some((_, Ok(text)))) => Ok(text),
-            (Err(why), _) => Err(why),
+            (Err(error), _) => Err(error.to_string()),
         };
         *kept = Some((Instant::now() + used, read.clone()));
         read.map_err(unavailable)

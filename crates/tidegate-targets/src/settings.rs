@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
+use tidegate::config::is_loopback;
 
 use crate::net::is_of_the_link;
 
@@ -278,8 +279,7 @@ fn url(field: &str, must: &str, got: &str) -> Result<Url, String> {
     }
     let host = url.host_str().unwrap_or_default();
     let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    let is_here = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
-    if url.scheme() != "https" && !(url.scheme() == "http" && is_here) {
+    if url.scheme() != "https" && !(url.scheme() == "http" && is_loopback(host)) {
         return refuse("");
     }
     if ip.is_some_and(is_of_the_link) {

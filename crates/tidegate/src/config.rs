@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -105,6 +106,12 @@ pub fn read_secret_file(path: &str) -> Result<String, String> {
 fn is_private(mode: u32, owner: u32) -> bool {
     let others = if owner == 0 { 0o037 } else { 0o077 };
     mode & others == 0
+}
+
+/// Whether a host of a URL, or of a server's address, is this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse();
+    host == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// The longest duration. Clocks and the database overflow long before a number of seconds does.

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -29,6 +31,9 @@ const MOST_DETAILS: usize = 16 << 10;
 
 /// How many faults of one handler are stored. A last fault then says how many were left out.
 const MOST_FAULTS: usize = 100;
+
+/// The longest time for which a service is not called because it has asked for that.
+const MOST_ASKED: Duration = Duration::from_hours(1);
 
 /// The code of an event whose service does not answer, and was not called.
 pub(crate) const NOT_CALLED: &str = "service_down";
@@ -231,8 +236,8 @@ impl HandlerError {
     /// The attempt does not count against the event's limit, unless the service has answered other events
     /// since this event last failed in this way. After five such failures in a row, no drain calls the
     /// service: events that need it wait in their places, and from time to time a drain tries one of them. If
-    /// the service says when to call it again, pass that on with [`HandlerError::after`]. In a handler that
-    /// calls no service, this is a plain retry.
+    /// the service says when to call it again, pass that on with [`HandlerError::after_header`]. In a handler
+    /// that calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self::retry(code, message).of_service(ServiceCall::Unanswered)
     }
@@ -411,6 +416,24 @@ impl HandlerError {
         }
         self
     }
+
+    /// Starts the next attempt when the service wants it, as the header `Retry-After` of its answer says: in
+    /// seconds, or as a time of the clock that its header `Date` shows. That is after an hour at the latest.
+    /// A time that is over and a text that is none of both say nothing: the usual backoff applies.
+    pub fn after_header(self, retry_after: Option<&str>, date: Option<&str>) -> Self {
+        let time = |text: &str| Some(rfc2822::parse(text.trim()).ok()?.timestamp());
+        let wait = retry_after.and_then(|text| {
+            let seconds = text.trim().parse().ok().map(Duration::from_secs);
+            seconds.or_else(|| {
+                let now = date.map_or_else(|| Some(Timestamp::now()), time)?;
+                time(text)?.duration_since(now).try_into().ok()
+            })
+        });
+        match wait.filter(|wait| !wait.is_zero()) {
+            Some(wait) => self.after(wait.min(MOST_ASKED)),
+            None => self,
+        }
+    }
 }
 
 impl Fault {
@@ -568,6 +591,30 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+
+    #[test]
+    fn a_service_says_when_it_wants_to_be_asked_again_within_reason() {
+        let date = Some("Mon, 23 Nov 2026 07:00:00 GMT");
+        for (asked, now, expected) in [
+            (Some("120"), None, Some(120)),
+            (Some(" 30 "), date, Some(30)),
+            (Some("0"), None, None),
+            (Some("99999999"), None, Some(3600)),
+            (Some("Mon, 23 Nov 2026 07:01:30 GMT"), date, Some(90)),
+            (Some("Mon, 23 Nov 2026 06:00:00 GMT"), date, None),
+            (Some("Mon, 23 Nov 2026 07:01:30 GMT"), Some("now"), None),
+            (Some("Thu, 01 Jan 2037 00:00:00 GMT"), None, Some(3600)),
+            (Some("soon"), date, None),
+            (Some("-1"), None, None),
+            (None, date, None),
+        ] {
+            let error = HandlerError::unavailable("503", "").after_header(asked, now);
+            let expected = expected.map(Duration::from_secs);
+            assert_eq!(error.delay(), expected, "{asked:?}");
+        }
+        let final_one = HandlerError::reject("400", "").after_header(Some("120"), None);
+        assert!(final_one.is_rejection());
+    }
 
     #[test]
     fn a_question_mark_makes_a_retry_of_an_error_of_json_and_quotes_nothing() {

@@ -17,6 +17,7 @@ use tokio_postgres::{CancelToken, Client, Config, NoTls};
 
 use super::CONNECT_TIMEOUT;
 use super::tls::Trust;
+use crate::config::is_loopback;
 use crate::error::{Error, Result, describe};
 
 /// Everything that one attempt to connect needs.
@@ -336,12 +337,7 @@ fn is_local(config: &Config) -> bool {
     addresses.all(IpAddr::is_loopback)
         && config.get_hosts().iter().all(|host| match host {
             Host::Unix(_) => true,
-            Host::Tcp(name) => {
-                name == "localhost"
-                    || name
-                        .parse::<IpAddr>()
-                        .is_ok_and(|address| address.is_loopback())
-            }
+            Host::Tcp(name) => is_loopback(name),
         })
 }
 

@@ -34,23 +34,24 @@ use deadpool::Runtime;
 use deadpool::managed::{
     Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts,
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 #[cfg(feature = "aws")]
 pub use self::aws::{
-    DeadMessages, Invoked, SecretText, SelfInvoke, Signer, config_of_secret, next_tick,
-    secret_reader, starter,
+    DeadMessages, Invoked, SelfInvoke, Signer, config_of_secret, next_tick, starter,
 };
 /// Requests to AWS without the SDK, for the crates of this project.
 #[cfg(feature = "aws")]
 #[doc(hidden)]
 pub mod requests {
-    pub use super::aws::{Answer, NoAnswer, Place, Request, Requests, encoded, read};
+    pub use super::aws::{
+        Answer, NoAnswer, Place, Request, Requests, encoded, exchange, http_client,
+    };
     pub use crate::event::hex;
 }
 #[cfg(feature = "aws")]
-use self::aws::{secret_login, signed_login};
+use self::aws::{secret_login, signed_login, stored_secret};
 use self::login::Login;
 pub(crate) use self::schema::BEGIN;
 pub use self::schema::{Client, Schema, Transaction};
@@ -58,7 +59,7 @@ pub use self::schema::{Client, Schema, Transaction};
 pub use self::schema::{OnQueue, Queryable};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
-use crate::config::{Lookup, check_settings, environment};
+use crate::config::{Lookup, check_settings, environment, read_secret_file};
 use crate::error::{Error, Result};
 
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
@@ -95,6 +96,21 @@ pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config> {
 #[doc(hidden)]
 pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
 
+/// Returns a reader of this secret: its name or ARN in Secrets Manager, or `file:PATH`. Nothing is read before
+/// its first use.
+#[doc(hidden)]
+pub fn secret_reader(setting: &str, place: String) -> Result<SecretReader> {
+    let Some(path) = place.strip_prefix("file:").map(str::to_owned) else {
+        return stored_secret(setting, place);
+    };
+    let setting = setting.to_owned();
+    Ok(Box::new(move || {
+        let read = read_secret_file(&path);
+        let read = read.map_err(|why| Error::Secret(format!("{setting}: {why}")));
+        ready(read).boxed()
+    }))
+}
+
 #[cfg(not(feature = "aws"))]
 pub use self::without_aws::*;
 
@@ -112,8 +128,7 @@ mod without_aws {
         refused("DATABASE_SECRET_ID")
     }
 
-    #[doc(hidden)]
-    pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader> {
+    pub(super) fn stored_secret(setting: &str, _: String) -> Result<SecretReader> {
         refused(setting)
     }
 

@@ -17,9 +17,9 @@ use futures_util::future::FutureExt;
 
 use self::iam::Iam;
 pub use self::invoke::{DeadMessages, Invoked, SelfInvoke};
-pub use self::request::{Answer, NoAnswer, Place, Request, Requests, read};
-use self::secret::Secret;
-pub use self::secret::SecretText;
+pub use self::request::{Answer, NoAnswer, Place, Request, Requests, exchange};
+pub use self::sdk::http_client;
+use self::secret::{Secret, SecretText};
 pub use self::sign::Signer;
 use super::SecretReader;
 use super::login::Login;
@@ -47,9 +47,9 @@ pub(super) fn secret_login(
     Ok(Secret::new(id, place, trust).source())
 }
 
-/// Returns a reader of this secret. Nothing is requested before its first use.
-#[doc(hidden)]
-pub fn secret_reader(_: &str, id: String) -> Result<SecretReader> {
+/// Returns a reader of this secret of Secrets Manager.
+#[expect(clippy::unnecessary_wraps, reason = "without AWS it is refused")]
+pub(super) fn stored_secret(_: &str, id: String) -> Result<SecretReader> {
     let secret = Arc::new(SecretText::new(id));
     Ok(Box::new(move || {
         let secret = secret.clone();

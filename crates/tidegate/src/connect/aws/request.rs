@@ -1,11 +1,13 @@
 //! Owns requests to AWS that the SDK does not make: signed with the process's credentials, over the HTTP
 //! client that also reads secrets. Each is sent once; nothing is repeated here.
 
+use std::error::Error as StdError;
+
 use http::HeaderMap;
 use tokio::sync::OnceCell;
 
 use super::Failed;
-use super::sdk::http_client;
+use super::sdk::client_of_aws;
 use super::sign::Signer;
 use crate::config::environment;
 use crate::error::{Error, Result};
@@ -71,7 +73,7 @@ impl Requests {
         let unsigned = |error: Failed| NoAnswer::Unsigned(error.to_string());
         let signed = self.signer.headers(to, (method, url), headers, &body);
         let signed = signed.await.map_err(unsigned)?;
-        let http = self.http.get_or_try_init(http_client).await;
+        let http = self.http.get_or_try_init(client_of_aws).await;
         let http = http.map_err(|error| unsigned(error.into()))?;
         let method = method
             .parse()
@@ -80,7 +82,7 @@ impl Requests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        read(request.send().await.map_err(lost)?, most).await
+        exchange(request, most).await
     }
 
     /// Returns where the service of this place is, without a slash at the end. `AWS_ENDPOINT_URL_…` with the
@@ -97,11 +99,12 @@ impl Requests {
     }
 }
 
-/// Reads an answer, and at most `most` bytes of its body.
+/// Sends a request, and reads at most `most` bytes of the answer's body.
 ///
 /// # Errors
-/// When the connection is lost.
-pub async fn read(mut answer: reqwest::Response, most: usize) -> Result<Answer, NoAnswer> {
+/// When there is no connection, or it is lost.
+pub async fn exchange(request: reqwest::RequestBuilder, most: usize) -> Result<Answer, NoAnswer> {
+    let mut answer = request.send().await.map_err(lost)?;
     let (status, headers) = (
         answer.status().as_u16(),
         std::mem::take(answer.headers_mut()),
@@ -123,9 +126,22 @@ pub async fn read(mut answer: reqwest::Response, most: usize) -> Result<Answer, 
     })
 }
 
-/// The URL is left out: it may hold what nobody else may read.
+/// Says why, with the first cause. The URL is left out: it may hold what nobody else may read.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn lost(error: reqwest::Error) -> NoAnswer {
-    NoAnswer::Lost(crate::error::with_causes(&error.without_url()))
+    let why = if error.is_connect() {
+        "no connection"
+    } else if error.is_timeout() {
+        "no answer in time"
+    } else {
+        "the connection broke"
+    };
+    let mut first = error.source();
+    while let Some(before) = first.and_then(StdError::source) {
+        first = Some(before);
+    }
+    let first = first.map(|cause| format!(": {cause}"));
+    NoAnswer::Lost(why.to_owned() + &first.unwrap_or_default())
 }
 
 /// Where something is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.

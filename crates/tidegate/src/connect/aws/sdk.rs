@@ -20,7 +20,7 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
-use reqwest::redirect;
+use reqwest::{ClientBuilder, redirect};
 use tokio::sync::OnceCell;
 
 use super::Failed;
@@ -62,7 +62,7 @@ async fn load() -> Result<SdkConfig> {
         .build();
     let loader = aws_config::defaults(BehaviorVersion::latest())
         .http_client(OverReqwest {
-            client: http_client().await?,
+            client: client_of_aws().await?,
             limit: None,
         })
         .timeout_config(timeouts)
@@ -70,19 +70,27 @@ async fn load() -> Result<SdkConfig> {
     Ok(loader.load().await)
 }
 
-pub(super) async fn http_client() -> Result<reqwest::Client> {
+pub(super) async fn client_of_aws() -> Result<reqwest::Client> {
     let trust = match environment("AWS_CA_BUNDLE") {
         None => Trust::system(),
         Some(path) => Trust::only(&read_file("AWS_CA_BUNDLE", &path)?, &"AWS_CA_BUNDLE")?,
     };
-    reqwest::Client::builder()
+    http_client(&trust, |builder| builder).await
+}
+
+/// Returns a client that follows no redirects, and trusts these certificates.
+pub async fn http_client(
+    trust: &Trust,
+    with: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> Result<reqwest::Client> {
+    let builder = reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .connect_timeout(ATTEMPT_TIMEOUT)
         .tcp_keepalive(KEEP_ALIVE)
         .pool_idle_timeout(KEEP_ALIVE)
-        .tls_backend_preconfigured(trust.connector().await?)
-        .build()
-        .map_err(|error| Error::Config(format!("HTTP client: {error}")))
+        .tls_backend_preconfigured(trust.connector().await?);
+    let built = with(builder).build();
+    built.map_err(|error| Error::Config(format!("HTTP client: {error}")))
 }
 
 /// Sends the SDK's calls over reqwest. All of them are small, so bodies are read as a whole.
