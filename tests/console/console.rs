@@ -15,7 +15,7 @@ use test_support::{self as support, TestDb, contains, lacks, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers, Program};
-use tidegate_console::{Acting, Auth, Settings, router, serve};
+use tidegate_console::{Acting, Auth, Base, Settings, router, serve};
 use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -61,11 +61,17 @@ impl Drop for Site {
     }
 }
 
+/// Settings for a person who signs in by a link.
+fn for_ada(change: impl FnOnce(&mut Settings)) -> Settings {
+    let mut settings = Settings::new(Auth::token("ada"));
+    change(&mut settings);
+    settings
+}
+
 impl Site {
     /// Opens it by its link, for a person who may act.
     async fn acting() -> Self {
-        let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
-        Self::of(settings, "", None).await
+        Self::of(for_ada(|one| one.acting = Acting::Everybody), "", None).await
     }
 
     /// Starts it with these settings, mounted at `base`, with a database login that has this role, or with
@@ -449,7 +455,7 @@ async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
 #[tokio::test]
 async fn those_who_may_act_may_be_listed() {
     let these = Acting::These(BTreeSet::from(["grace".to_owned()]));
-    let site = Site::of(Settings::new(Auth::token("ada")).acting(these), "", None).await;
+    let site = Site::of(for_ada(|one| one.acting = these), "", None).await;
     let pause = [("kind", "order_placed"), ("reason", "r")];
     let refused = site.post("/act/pause", &pause).await;
     assert_eq!(refused.status(), StatusCode::FORBIDDEN);
@@ -492,7 +498,7 @@ async fn a_forged_request_does_nothing() {
 
 #[tokio::test]
 async fn another_name_is_another_server() {
-    let settings = Settings::new(Auth::token("ada")).host("ops.example");
+    let settings = for_ada(|one| one.hosts.push("ops.example".to_owned()));
     let site = Site::of(settings, "", None).await;
     for (host, status) in [
         ("evil.example", 421),
@@ -507,7 +513,7 @@ async fn another_name_is_another_server() {
 
 #[tokio::test]
 async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
-    let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
+    let settings = for_ada(|one| one.acting = Acting::Everybody);
     let site = Site::of(settings, "", Some("tidegate_read")).await;
     let more = [
         "/events/601",
@@ -540,7 +546,7 @@ async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
 
 #[tokio::test]
 async fn a_console_can_hide_payloads() {
-    let settings = Settings::new(Auth::token("ada")).without_content();
+    let settings = for_ada(|one| one.shows_content = false);
     let site = Site::of(settings, "", None).await;
     let page = site.page("/events/17").await;
     lacks(&page, "order_id");
@@ -549,7 +555,7 @@ async fn a_console_can_hide_payloads() {
 
 #[tokio::test]
 async fn an_operators_login_is_enough_to_see_and_to_act() {
-    let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
+    let settings = for_ada(|one| one.acting = Acting::Everybody);
     let site = Site::of(settings, "", Some("tidegate_operate")).await;
     for path in &*PAGES {
         site.page(path).await;
@@ -906,7 +912,7 @@ async fn payloads_are_searched_as_far_as_is_said_by_those_who_may_read_them() {
     let nothing = site.post("/events/search", &[]).await;
     assert_eq!(nothing.status(), StatusCode::UNPROCESSABLE_ENTITY);
     contains(&nothing.text().await.unwrap(), "text: must be given");
-    let settings = Settings::new(Auth::token("ada")).without_content();
+    let settings = for_ada(|one| one.shows_content = false);
     let hiding = Site::of(settings, "", None).await;
     let reading = Site::of(Settings::new(Auth::token("ada")), "", Some("tidegate_read")).await;
     for site in [hiding, reading] {
@@ -1042,10 +1048,10 @@ async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
 
 #[tokio::test]
 async fn below_a_base_path_every_link_leads_below_it() {
-    let settings = Settings::new(Auth::token("ada"))
-        .acting(Acting::Everybody)
-        .base_path("/ops/queue")
-        .unwrap();
+    let settings = for_ada(|one| {
+        one.acting = Acting::Everybody;
+        one.base = Base::parse("/ops/queue").unwrap();
+    });
     let site = Site::of(settings, "/ops/queue", None).await;
     for path in [
         "",
@@ -1103,7 +1109,8 @@ async fn a_link_lets_one_browser_in_and_nobody_else() {
 async fn a_proxy_names_the_person_and_proves_that_it_is_the_proxy() {
     let secret = "0123456789abcdef0123456789abcdef";
     let auth = Auth::proxy_header("X-Forwarded-User", secret).unwrap();
-    let settings = Settings::new(auth).acting(Acting::Everybody).behind_tls();
+    let mut settings = Settings::new(auth);
+    (settings.acting, settings.behind_tls) = (Acting::Everybody, true);
     let site = Site::of(settings, "", None).await;
     let asked = async |secret: &str, proto: &str| {
         let request = site

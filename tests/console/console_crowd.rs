@@ -42,7 +42,8 @@ impl Place {
         let url = format!("{}{mark}application_name={NAME}", db.url);
         let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.clone());
         let service = Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap();
-        let settings = Settings::new(Auth::given()).sessions(sessions);
+        let mut settings = Settings::new(Auth::given());
+        settings.sessions = sessions;
         Self {
             routes: router(service, settings),
             db,

@@ -43,7 +43,8 @@ mod tests {
     #[test]
     fn a_sentence_arrives_as_it_was_sent() {
         let text = "requeued 3 events: <b>é\u{202e}";
-        let settings = Settings::new(crate::who::Auth::given()).behind_tls();
+        let mut settings = Settings::new(crate::who::Auth::given());
+        settings.behind_tls = true;
         let cookie = carried(text, &settings).unwrap();
         let cookie = cookie.to_str().unwrap();
         assert!(

@@ -167,8 +167,12 @@ pub(crate) async fn by_name(
 
 fn answers_to(settings: &Settings, host: &str) -> bool {
     let name = without_port(host);
-    let mut hosts = settings.hosts.iter();
-    is_this_machine(name) || hosts.any(|known| known == host || known == name)
+    let is = |known: &String| {
+        [host, name]
+            .iter()
+            .any(|one| known.eq_ignore_ascii_case(one))
+    };
+    is_this_machine(name) || settings.hosts.iter().any(is)
 }
 
 /// Renders the page of a problem.
@@ -246,9 +250,10 @@ mod tests {
 
     #[test]
     fn a_console_answers_to_its_names_alone() {
-        let settings = Settings::new(Auth::given())
-            .host("Ops.example")
-            .host("other.example:9000");
+        let mut settings = Settings::new(Auth::given());
+        settings.hosts = ["Ops.example", "other.example:9000"]
+            .map(str::to_owned)
+            .into();
         for known in [
             "localhost:1",
             "127.0.0.1",

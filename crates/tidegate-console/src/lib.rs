@@ -75,7 +75,8 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
-pub use settings::Settings;
+pub use link::Base;
+pub use settings::{Instance, Settings};
 pub use surround::serve;
 pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity};

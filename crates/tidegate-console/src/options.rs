@@ -7,7 +7,8 @@ use clap::Args;
 use tidegate::Error;
 use tidegate::config::read_secret_file;
 
-use crate::settings::Settings;
+use crate::link::Base;
+use crate::settings::{Instance, Settings};
 use crate::who::{Acting, Auth};
 
 /// The options of a console, from flags or from the environment.
@@ -76,27 +77,24 @@ impl Options {
         operator: Option<&str>,
     ) -> Result<Settings, Error> {
         self.check_reach(listen)?;
-        let mut settings = Settings {
+        let base = Base::parse(self.base_path.as_deref().unwrap_or_default());
+        let colour = self.colour.as_deref();
+        let instance = match (&self.instance, colour) {
+            (Some(name), _) => Some(Instance::new(name, colour.unwrap_or("grey"))),
+            (None, Some(_)) => return Err(config("colour", "must be given with --instance")),
+            (None, None) => None,
+        };
+        Ok(Settings {
+            acting: self.acting()?,
+            hosts: listed(&self.hosts).map(str::to_owned).collect(),
+            base: base.map_err(|why| config("base-path", why))?,
+            instance: instance
+                .transpose()
+                .map_err(|why| config("instance", why))?,
             behind_tls: self.behind_tls,
             shows_content: !self.without_payloads,
             ..Settings::new(self.auth(operator)?)
-        };
-        settings.acting = self.acting()?;
-        for host in listed(&self.hosts) {
-            settings = settings.host(host);
-        }
-        if let Some(path) = &self.base_path {
-            let placed = settings.base_path(path);
-            settings = placed.map_err(|why| config("base-path", why))?;
-        }
-        match (&self.instance, &self.colour) {
-            (Some(name), colour) => {
-                let named = settings.instance(name, colour.as_deref().unwrap_or("grey"));
-                named.map_err(|why| config("instance", why))
-            }
-            (None, Some(_)) => Err(config("colour", "must be given with --instance")),
-            (None, None) => Ok(settings),
-        }
+        })
     }
 
     /// Refuses to serve other machines without authentication.
