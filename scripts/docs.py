@@ -147,7 +147,8 @@ def reference():
     raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
     templates = [ROOT / "template.yaml", *(ROOT / "deploy").glob("*.yaml")]
     alarms = {name for file in templates for name in re.findall(r'AlarmName: !Sub "?\$\{(?:AWS::StackName|Base)\}-([a-z-]+)', file.read_text())}
-    doctors = set(re.findall(r'(?:of_server|of_queue|told)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    doctors = set(re.findall(r'Finding::of\(\s*"([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    doctors |= set(re.findall(r"\('([a-z ]+)', '", (SQL / "V0018__doctor.sql").read_text().split("doctor_checks()")[1]))
     shown = set(re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1].split(", "))
     files = [json.loads(file.read_text()) for file in (ROOT / "events").glob("*.json")]
     # A pipe sends an array.

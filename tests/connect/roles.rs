@@ -301,6 +301,22 @@ async fn every_statement_works_for_its_roles_and_is_refused_to_others() {
 }
 
 #[tokio::test]
+async fn the_doctor_sees_what_its_caller_may_see() {
+    let world = World::new().await;
+    let unchecked =
+        "SELECT name FROM tidegate.doctor() WHERE finding LIKE 'could not be checked: permission%'";
+    for (role, expected) in [
+        (Operate, &[][..]),
+        (Read, &[]),
+        (Drain, &["ids", "log default", "order of groups", "groups"]),
+    ] {
+        let rows = world.logins[&role].query(unchecked, &[]).await.unwrap();
+        let found: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(found, expected, "{role:?}");
+    }
+}
+
+#[tokio::test]
 async fn no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path() {
     let world = World::new().await;
     // A body that was parsed when it was made has looked its names up.

@@ -307,7 +307,7 @@ async fn a_target_without_events_for_a_day_is_a_finding() {
     assert_eq!(state, State::Warning);
     contains(
         &finding,
-        "targets without an event since they were declared: ship",
+        "target ship has had no event since it was declared",
     );
     let ended = "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
                  VALUES (date_trunc('minute', clock_timestamp()), 'order_placed', 'COMPLETED', 1, 1, 1, 1)";

@@ -18,7 +18,6 @@ use tidegate::migrate::Migrate;
 use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent, queue};
 use tidegate_job::app;
 use tokio_postgres::NoTls;
-use tokio_postgres::types::{ToSql, Type};
 
 /// What the doctor says of a database, check by check.
 struct Examined {
@@ -160,7 +159,7 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
         &report.finds(
             "durability",
             "problem",
-            &["full_page_writes, synchronous_commit"],
+            &["full_page_writes is off; synchronous_commit is off"],
         ),
     )
     .await;
@@ -184,17 +183,15 @@ async fn a_database_without_a_queue_is_reported_with_its_remedy() {
     let remedy = report.finds("schema version", "problem", &["never migrated"]);
     assert_eq!(remedy, "tidegate migrate");
     report.is_ok("server version");
-    report.is_ok("writable");
-    let names = report.document["checks"].as_array().unwrap();
-    assert!(
-        names.iter().all(|check| check["name"] != "schema drift"),
-        "{names:?}"
-    );
+    report.is_ok("settings");
+    let checks = report.document["checks"].as_array().unwrap();
+    assert_eq!(checks.len(), 3, "{checks:?}");
     mend(&db, &client, &remedy).await;
     let report = examine(&db).await;
     for name in [
         "schema version",
         "schema drift",
+        "writable",
         "kinds",
         "leases",
         "drains",
@@ -560,7 +557,7 @@ async fn b13_events_that_will_expire_are_reported_by_kind_with_the_first_deadlin
                                ('grant_letter_viewed', '{\"grant_number\": \"G-2\"}', '3 min'),
                                ('grant_letter_viewed', '{\"grant_number\": \"G-3\"}', '2 h')) AS e(kind, payload, time)";
     client.batch_execute(soon).await.unwrap();
-    let first = "SELECT to_jsonb(min(expires_at))->>0 FROM tidegate.event_queue";
+    let first = "SELECT tidegate.in_words(min(expires_at)) FROM tidegate.event_queue";
     let first: String = client.query_one(first, &[]).await.unwrap().get(0);
     let says = [
         "2 events will pass their deadline",
@@ -609,8 +606,13 @@ async fn services_that_do_not_answer_are_reported_with_the_duration() {
 async fn dead_rows_and_a_table_without_autovacuum_are_reported() {
     let (db, client) = support::opened().await;
     breaking(&client, "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = off, toast.autovacuum_enabled = false)").await;
-    breaking(&client, "INSERT INTO tidegate.event_queue (kind) SELECT 'grant_letter_viewed' FROM generate_series(1, 210000)").await;
-    breaking(&client, "DELETE FROM tidegate.event_queue").await;
+    breaking(&client, "INSERT INTO tidegate.event_queue (kind, payload) SELECT 'grant_letter_viewed', to_json(repeat('x', 250)) FROM generate_series(1, 210000)").await;
+    // With the last row, the table keeps its pages.
+    breaking(
+        &client,
+        "DELETE FROM tidegate.event_queue WHERE id < (SELECT max(id) FROM tidegate.event_queue)",
+    )
+    .await;
     let mut report = examine(&db).await;
     wait_until("the dead rows are counted", async || {
         report = examine(&db).await;
@@ -618,6 +620,15 @@ async fn dead_rows_and_a_table_without_autovacuum_are_reported() {
     })
     .await;
     let says = ["dead rows in event_queue", "last autovacuum: never"];
+    let remedy = report.finds("bloat", "warning", &says);
+    begins(&remedy, "VACUUM (VERBOSE) ");
+    mend(&db, &client, &remedy).await;
+    wait_until("the empty pages are seen", async || {
+        report = examine(&db).await;
+        report.check("bloat")["remedy"] == "VACUUM FULL tidegate.event_queue;"
+    })
+    .await;
+    let says = ["MiB for 1 live rows"];
     mend(&db, &client, &report.finds("bloat", "warning", &says)).await;
     let says = [
         "autovacuum_enabled is off for tidegate.event_queue",
@@ -642,12 +653,10 @@ async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
         .unwrap()
         .get(0);
     examine(&db).await.is_ok("vacuum horizon");
-    // Nobody waits ten minutes for a test: the statement with a limit of its own.
+    // Nobody waits ten minutes for a test: what the check lists, with a limit of its own.
     let held = async || -> Vec<(String, String)> {
-        let sql = support::statement("holders").text;
-        let values: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&0.0_f64, Type::FLOAT8), (&0_i64, Type::INT8)];
-        let rows = client.query_typed(sql, &values).await.unwrap();
+        let sql = "SELECT * FROM tidegate.vacuum_holders('0', 0)";
+        let rows = client.query(sql, &[]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     };
     let start = format!("session {pid} of postgres, idle in transaction,");
@@ -666,6 +675,65 @@ async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
     .await;
 }
 
+/// The state and the text of each check, as psql has them.
+async fn by_sql(client: &Client, arguments: &str) -> Vec<(String, String, String)> {
+    let sql = format!("SELECT name, state, finding FROM tidegate.doctor({arguments})");
+    let rows = client.query(&sql, &[]).await.unwrap();
+    rows.iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect()
+}
+
+#[tokio::test]
+async fn anybody_with_psql_has_the_checks_of_the_database() {
+    let (db, client) = support::opened().await;
+    breaking(
+        &client,
+        "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'case_opened';
+         INSERT INTO tidegate.event_queue (kind, available_at) VALUES ('case_opened', clock_timestamp() - interval '1 h'),
+                    ('grant_letter_viewed', clock_timestamp() - interval '1 h')",
+    )
+    .await;
+    let found = by_sql(&client, "").await;
+    let report = examine(&db).await;
+    for (name, state, _) in &found {
+        assert_eq!(&report.check(name)["state"], state, "{name}");
+    }
+    // Besides these, what the program alone knows.
+    let checks = report.document["checks"].as_array().unwrap();
+    assert_eq!(checks.len(), found.len() + 4, "{checks:?}");
+    let state = |name: &str| {
+        let mut found = found.iter();
+        found.find(|check| check.0 == name).unwrap().1.clone()
+    };
+    let states = ["kinds", "paused kinds", "drains"].map(state);
+    assert_eq!(states, ["ok", "warning", "problem"]);
+    // A program of another kind has nothing to drain here, and no queue.
+    let of_another = by_sql(&client, "'{other}', 'drains'").await;
+    assert_eq!(of_another[0].1, "ok", "{of_another:?}");
+    let of_another = by_sql(&client, "'{other}', 'kinds'").await;
+    contains(&of_another[0].2, "belongs to another program");
+    let unknown = "SELECT tidegate.doctor(wanted => 'nothing')";
+    let error = client.batch_execute(unknown).await.unwrap_err();
+    let says = error.as_db_error().unwrap().message();
+    assert_eq!(says, "wanted: must be the name of a check, got nothing");
+}
+
+#[tokio::test]
+async fn a_check_that_waits_for_a_lock_keeps_no_other_one() {
+    let (db, client) = support::opened().await;
+    let mut holder = db.client().await;
+    let transaction = holder.transaction().await.unwrap();
+    let lock = "LOCK TABLE tidegate.schedule IN ACCESS EXCLUSIVE MODE";
+    transaction.batch_execute(lock).await.unwrap();
+    let found = by_sql(&client, "").await;
+    let unchecked = |check: &&(String, String, String)| check.2.starts_with("could not be checked");
+    let found: Vec<_> = found.iter().filter(unchecked).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].0, "schedules");
+    contains(&found[0].2, "lock timeout");
+}
+
 #[tokio::test]
 async fn a_role_with_few_rights_learns_what_could_not_be_checked() {
     let (db, client) = support::opened().await;
@@ -677,13 +745,19 @@ async fn a_role_with_few_rights_learns_what_could_not_be_checked() {
     .await;
     let blind = TestDb::elsewhere(&db.url.replace("postgres@", &format!("{role}@")));
     let report = examine(&blind).await;
-    report.finds(
-        "leases",
-        "warning",
-        &["could not be checked", "permission denied"],
-    );
+    let says = ["could not be checked", "permission denied for function"];
+    report.finds("queue", "warning", &says);
     report.is_ok("server version");
     report.is_ok("schema drift");
+    breaking(
+        &client,
+        &format!("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tidegate TO {role}"),
+    )
+    .await;
+    let report = examine(&blind).await;
+    let says = ["could not be checked", "permission denied for table lease"];
+    report.finds("leases", "warning", &says);
+    report.is_ok("place");
     let remedy = report.finds("vacuum horizon", "warning", &["does not see"]);
     assert_eq!(remedy, format!("GRANT pg_monitor TO {role};"));
     mend(&db, &client, &remedy).await;

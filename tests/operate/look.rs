@@ -745,7 +745,6 @@ async fn d3_looking_reads_no_large_table_from_end_to_end() {
     let ids: [&(dyn ToSql + Sync); 1] = [&1_000_006_i64];
     for plan in [
         plan(&client, statement("overview"), &[]).await,
-        plan(&client, statement("expiring"), &[&300.0, &1000_i64]).await,
         plan(&client, statement("show"), &ids).await,
         list_plan(&client, None, None, None, None).await,
         list_plan(&client, None, Some("d7"), None, None).await,

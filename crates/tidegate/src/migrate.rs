@@ -41,6 +41,7 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0015__pull.sql",
     "sql/V0016__target.sql",
     "sql/V0017__rights.sql",
+    "sql/V0018__doctor.sql",
 )
 .with_grants_within();
 
@@ -290,7 +291,7 @@ impl<'a> Migrate<'a> {
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
-        check_server(&guard).await?;
+        server(&guard).await?.map_err(Error::Migrate)?;
         lock(&guard, self.database.schema()).await?;
         let mut client = self.database.session().await?;
         let mut client = Patient::new(&mut client, &guard);
@@ -445,19 +446,21 @@ pub(crate) async fn first_row(
     Ok(rows.into_iter().next())
 }
 
-/// Checked before anything is changed. Half a schema is useless on a server that cannot run the other half.
-async fn check_server(client: &Client) -> Result<()> {
+/// Returns the server's version, or what is wrong with it. Checked before anything is changed: half a schema
+/// is useless on a server that cannot run the other half.
+pub(crate) async fn server(client: &Client) -> Result<Result<String, String>> {
     let sql = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('server_encoding')";
     let Some(row) = first_row(client, sql, &[]).await? else {
-        return Ok(());
+        return Err(Error::Unreadable("server: no version".to_owned()));
     };
-    let number: i32 = row.get(1);
-    refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)?;
-    refuse_encoding(row.get(2)).map_err(Error::Migrate)
+    let (version, number): (String, i32) = (row.get(0), row.get(1));
+    let fits = refuse_encoding(row.get(2));
+    let fits = fits.and_then(|()| refuse_old_server(&version, number.unsigned_abs()));
+    Ok(fits.map(|()| version))
 }
 
 /// Returns what is wrong with a database of this encoding, if anything. What it stores must be text here.
-pub(crate) fn refuse_encoding(encoding: &str) -> Result<(), String> {
+fn refuse_encoding(encoding: &str) -> Result<(), String> {
     match encoding {
         "UTF8" => Ok(()),
         other => Err(format!("the database must be in UTF8, got {other}")),
@@ -466,7 +469,7 @@ pub(crate) fn refuse_encoding(encoding: &str) -> Result<(), String> {
 
 /// Returns what is wrong with a server of this version, if anything. `number` has the form of
 /// `server_version_num`.
-pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
+fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
     if number / 10_000 >= OLDEST_SERVER {
         return Ok(());
     }

@@ -203,8 +203,8 @@ impl Client {
         })
     }
 
-    /// Begins a transaction that changes nothing, with these settings. All reports, metrics and checks of the
-    /// doctor are read in one, and what is left after a drain.
+    /// Begins a transaction that changes nothing, with these settings. All reports and metrics are read in
+    /// one, and what is left after a drain.
     ///
     /// It compiles no plan, whatever the estimates and the settings are. Compiling takes longer than the
     /// statements do: a plan has an expression for each of a hundred partitions, and a planner switch makes

@@ -1,13 +1,12 @@
 //! Owns the doctor's findings: what a check found, how bad it is, and how to repair it.
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use tokio_postgres::Row;
+use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::Result;
 
 /// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// All is well.
@@ -30,11 +29,11 @@ impl State {
 }
 
 /// A check with what it found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Finding {
     /// What was checked.
-    pub name: &'static str,
+    pub name: String,
     /// How bad it is.
     pub state: State,
     /// What was found.
@@ -44,75 +43,38 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(state: State, finding: String, remedy: Option<String>) -> Self {
+    /// Creates a finding that has no name yet. No remedy is an empty one.
+    fn new(state: State, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let remedy = remedy.into();
         Self {
-            name: "",
+            name: String::new(),
             state,
-            finding,
-            remedy,
+            finding: finding.into(),
+            remedy: (!remedy.is_empty()).then_some(remedy),
         }
     }
 
     pub(super) fn ok(text: impl Into<String>) -> Self {
-        Self::new(State::Ok, text.into(), None)
+        Self::new(State::Ok, text, "")
     }
 
     pub(super) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(State::Warning, text.into(), Some(remedy.into()))
+        Self::new(State::Warning, text, remedy)
     }
 
     pub(super) fn problem(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(State::Problem, text.into(), Some(remedy.into()))
+        Self::new(State::Problem, text, remedy)
     }
 
-    /// Creates the finding of what the program itself tells.
-    pub(super) fn told(name: &'static str, text: &str) -> Self {
-        let finding = Self::new(State::Warning, text.to_owned(), None);
-        Self { name, ..finding }
-    }
-
-    /// Creates a problem that no command repairs. The text says what to do.
-    pub(super) fn beyond_us(text: impl Into<String>) -> Self {
-        Self::new(State::Problem, text.into(), None)
-    }
-
-    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is
+    /// Creates the finding of this check. One that failed to run counts as a warning, because its result is
     /// unknown.
-    pub(super) fn unchecked(error: &Error) -> Self {
-        Self::new(
-            State::Warning,
-            format!("could not be checked: {error}"),
-            None,
-        )
-    }
-}
-
-/// What a check found wrong: a text and a remedy for each thing.
-pub(super) struct Wrong {
-    pub(super) texts: Vec<String>,
-    pub(super) remedies: Vec<String>,
-}
-
-impl Wrong {
-    /// Collects a text and a remedy for each row.
-    pub(super) fn of(rows: &[Row], wrong: impl Fn(&Row) -> (String, String)) -> Self {
-        let (texts, mut remedies): (_, Vec<String>) = rows.iter().map(wrong).unzip();
-        remedies.dedup();
-        Self { texts, remedies }
-    }
-
-    /// Returns `ok` if nothing is wrong; otherwise the finding for the texts, which are separated like this,
-    /// and for the remedies.
-    pub(super) fn or_ok(
-        &self,
-        ok: impl Into<String>,
-        separator: &str,
-        finding: impl FnOnce(String, String) -> Finding,
-    ) -> Finding {
-        if self.texts.is_empty() {
-            return Finding::ok(ok);
+    pub(super) fn of(name: &str, found: Result<Self>) -> Self {
+        let found = found
+            .unwrap_or_else(|error| Self::warning(format!("could not be checked: {error}"), ""));
+        Self {
+            name: name.to_owned(),
+            ..found
         }
-        finding(self.texts.join(separator), self.remedies.join("\n"))
     }
 }
 

@@ -34,34 +34,9 @@ SELECT jsonb_build_object(
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
     /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
-    /// milliseconds it has been ready. Looks at the first 10,000 of these kinds that no delay hides, and at
-    /// the first 1,000 whose delay is over: a drain must bring them back. Of other and paused kinds, it
-    /// passes a million at most. An event that was delayed is younger than its id says, so a hundred are
-    /// compared.
+    /// milliseconds it has been ready.
     OLDEST_READY: "oldest_ready" [TEXT_ARRAY] = "\
-WITH open AS MATERIALIZED (
-    SELECT k.kind FROM tidegate.event_kind AS k
-     WHERE k.kind = ANY ($1) AND NOT k.paused
-       AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds))
-), leased AS MATERIALIZED (
-    SELECT coalesce(range_agg(l.ids), '{}') AS ids FROM tidegate.lease AS l WHERE NOT l.ended
-)
-SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestamp() - first.available_at) * 1000)::bigint)::text
-  FROM ((SELECT q.id, q.available_at
-           FROM (SELECT e.id, e.group_key, e.available_at
-                   FROM (SELECT e.id, e.kind, e.group_key, e.available_at
-                           FROM tidegate.event_queue AS e WHERE NOT e.delayed ORDER BY e.id LIMIT 1000000) AS e
-                  WHERE e.kind IN (SELECT kind FROM open) ORDER BY e.id LIMIT 10000) AS q, leased
-          WHERE q.available_at <= clock_timestamp() AND NOT (q.id <@ leased.ids)
-            AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
-                             WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
-          ORDER BY q.id LIMIT 100)
-        UNION ALL
-        (SELECT q.id, q.available_at
-           FROM (SELECT e.id, e.kind, e.available_at FROM tidegate.event_queue AS e
-                  WHERE e.delayed AND e.available_at <= statement_timestamp() ORDER BY e.available_at LIMIT 1000) AS q
-          WHERE q.kind IN (SELECT kind FROM open) ORDER BY q.available_at LIMIT 1)) AS first
- ORDER BY first.available_at LIMIT 1";
+SELECT jsonb_build_array(o.id, (extract(epoch FROM o.ready_for) * 1000)::bigint)::text FROM tidegate.oldest_ready($1) AS o";
 
     /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
     /// events. If no other kind is registered, which is usual, the statement reads no event.
@@ -72,45 +47,8 @@ SELECT d.kind, d.events
    AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = d.kind AND k.targets = '{}')
  ORDER BY d.events DESC, d.kind LIMIT 20";
 
-    /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first,
-    /// among the `$2` events with the earliest deadlines. `$1` is a window in seconds. An event counts in
-    /// three cases:
-    ///
-    /// - Its deadline is within the window.
-    /// - It is delayed until after its deadline.
-    /// - Its turn comes after its deadline: more events of its kind have earlier deadlines than can finish by
-    ///   then at the rate of the last window. This test applies only to an event that has been ready for a
-    ///   whole window. During that time there was always more to do than was done, so the rate is the
-    ///   capacity. The rate of a queue that was empty at times shows how much was published, not how much it
-    ///   can do.
-    ///
-    /// Events that have started do not count, and neither do events past their deadline, which are already
-    /// lost. The statement walks the index up to `$2` rows, with a million rows as with a thousand. If it
-    /// needs a rate, it sums the figures of the window's minutes: counting the log took 200 ms at 10,000,000
-    /// rows, at the end of each drain.
-    EXPIRING: "expiring" [FLOAT8, INT8] = "\
-WITH held AS MATERIALIZED (
-    SELECT started FROM tidegate.held
-), first AS MATERIALIZED (
-    SELECT q.kind, q.expires_at, q.available_at, extract(epoch FROM q.expires_at - statement_timestamp())::float8 AS seconds,
-           NOT q.delayed AND q.available_at <= statement_timestamp() - make_interval(secs => $1) AS has_waited
-      FROM tidegate.event_queue AS q, held
-     WHERE q.expires_at > statement_timestamp() AND NOT (q.id <@ held.started)
-     ORDER BY q.expires_at LIMIT $2
-), span AS (
-    SELECT tidegate.figures_since(statement_timestamp() - make_interval(secs => $1)) AS since
-), finished AS MATERIALIZED (
-    SELECT e.kind, sum(e.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
-      FROM span CROSS JOIN LATERAL tidegate.ended(span.since) AS e
-     WHERE EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
-     GROUP BY e.kind, span.since
-), placed AS (
-    SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f)
-SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', min(p.expires_at))::text
-  FROM placed AS p LEFT JOIN finished AS f USING (kind)
- WHERE p.seconds <= $1 OR p.available_at >= p.expires_at OR p.has_waited AND p.place > p.seconds * f.per_second
- GROUP BY p.kind
- ORDER BY min(p.expires_at), p.kind";
+    /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first.
+    EXPIRING: "expiring" [] = "SELECT to_jsonb(e)::text FROM tidegate.expiring() AS e";
 
     /// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds
     /// from its publish on. Therefore the reported time is never in the past.
@@ -143,14 +81,6 @@ SELECT k.kind FROM unnest($1) AS k(kind)
     /// The kinds that programs have registered.
     REGISTERED: "registered" [] = "SELECT k.kind FROM tidegate.event_kind AS k ORDER BY k.kind";
 }
-
-/// How far ahead to warn of events that will expire. That leaves time to react, and means that five drains at
-/// one a minute have not reached the event.
-pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
-
-/// The most events that [`expiring`] examines. A drain that ends also counts them, and a million of them must
-/// not delay it: this many take 0.05 s.
-pub const MOST_EXPIRING: u32 = 10_000;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -205,15 +135,13 @@ pub async fn registered(client: &impl Queryable) -> Result<Vec<String>> {
     all(client, &REGISTERED, &[]).await
 }
 
-/// Returns the events that will pass their deadline before they start, by kind, the soonest first (B13).
-/// Their deadline is within [`EXPIRY_WINDOW`], or it is later but comes before their turn at the rate of the
-/// last window. At most [`MOST_EXPIRING`] are examined.
+/// Returns the events that will pass their deadline before they start, by kind, the soonest first (B13). Of
+/// those with a deadline, the first ten thousand are examined.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>> {
-    let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
-    documents(client, &EXPIRING, &[&window, &most]).await
+    documents(client, &EXPIRING, &[]).await
 }
 
 /// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the payload.
