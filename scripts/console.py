@@ -44,8 +44,8 @@ SHOTS = {"services": "/services", "overview": "/", "event": "/events/502", "dead
 ACTIONS = [action for action in json.loads((PROJECT / "tests" / "console" / "actions.json").read_text()) if "at" in action]
 # After everything else, because they change what is old.
 LAST = [
-    ("/retention", "Clean up", {"dry_run": True}, "dry run: a cleanup would do this", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),
-    ("/retention", "Clean up", {}, "rows deleted in batches 1", "SELECT count(*) = 0 FROM tidegate.event_log WHERE id = 702"),
+    ("/retention", "Clean up", {"dry_run": True}, "cleanup: dry run, nothing was changed", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),
+    ("/retention", "Clean up", {}, "rows deleted · 1", "SELECT count(*) = 0 FROM tidegate.event_log WHERE id = 702"),
 ]
 CATCH = """window.refused = []; addEventListener("securitypolicyviolation", (event) =>
     window.refused.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));"""
@@ -325,7 +325,7 @@ def act(visit, database):
     visit.page.locator("details.act summary", has_text="Act on the selected").click()
     visit.page.locator("form.picks [name=reason]").fill("tried in a browser")
     visit.page.get_by_role("button", name="Cancel").click()
-    visit.says("cancelled 1 event")
+    visit.says("cancelled · 1")
     actors = database.run("SELECT DISTINCT actor FROM tidegate.audit WHERE reason = 'tried in a browser'")
     visit.found.check(actors == [["ada"]], f"the audit names {actors}")
 
@@ -380,7 +380,7 @@ def change_many(visit, database):
     page.wait_for_selector("section.confirm")
     page.locator("section.confirm [name=typed]").fill("customer-tried")
     confirm(page)
-    visit.says("forgotten: 1 event")
+    visit.says("forgotten · 1")
     visit.found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE group_key = 'customer-tried'"), "the person is still there")
 
 
@@ -411,7 +411,7 @@ def without_scripts(visit, database):
     page.locator("tr.go a").first.click()
     page.wait_for_url("**/events/*")
     visit.go("/kinds/parcel_shipped")
-    visit.act("Pause", {}, "is paused")
+    visit.act("Pause", {}, "It is paused now")
     visit.found.check(database.holds("SELECT paused FROM tidegate.event_kind WHERE kind = 'parcel_shipped'"), "without scripts nothing was paused")
 
 

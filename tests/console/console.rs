@@ -1140,7 +1140,10 @@ async fn what_an_action_has_done_is_said_once_on_the_page_that_follows() {
     let next = next.header(COOKIE, cookies).send().await.unwrap();
     contains(header(&next, "set-cookie"), "Max-Age=0");
     let next = next.text().await.unwrap();
-    contains(&next, "requeued 1 event, due now");
+    contains(
+        &next,
+        "requeue: done\nrequeued · 1 · events now wait for the next drain",
+    );
 }
 
 #[tokio::test]
@@ -1320,7 +1323,10 @@ async fn figures_agree(site: &Site, report: &Value) {
         "dead letters of the last day 500 failed, 2500 rejected",
     );
     let text = cli.run(&["failures"]).await.stdout;
-    contains(&text, "500 failed, 2500 were rejected since ");
+    contains(
+        &text,
+        "failed    500   events ended FAILED\nrejected  2500  ",
+    );
     let metrics = cli.run(&["status", "--format", "prometheus"]).await.stdout;
     for (status, events) in [("failed", 500), ("completed_with_errors", 2500)] {
         let sample =

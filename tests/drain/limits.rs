@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use test_support::cli::Cli;
 use test_support::probe::{live, number, publish};
-use test_support::{TestDb, database_for, opened_for, rows, words};
+use test_support::{TestDb, begins, database_for, opened_for, rows, words};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers, NewEvent,
@@ -302,13 +302,27 @@ async fn operators_limit_a_service_and_wrong_limits_are_refused_by_name() {
         cli.run(&words(&line)).await
     };
     for (limits, says) in rows(
-        "--limit 4 --per-second 20 => carrier: at most 4 at once, at most 20 a second. Nothing was known
-         --limit 0 => carrier: at most 20 a second
-         --limit 7 => carrier: at most 7 at once, at most 20 a second
-         --limit 0 --per-second 0 => carrier: not limited",
+        "--limit 4 --per-second 20 => max running 4, per second 20.0
+         --limit 0 => per second 20.0
+         --limit 7 => max running 7, per second 20.0
+         --limit 0 --per-second 0 => not limited",
     ) {
         let ran = service(limits).await;
-        assert!(ran.stdout.starts_with(says), "{limits}: {ran:?}");
+        begins(&ran.stdout, "limit service: done\nservice ");
+        let is_limit =
+            |line: &&str| line.starts_with("max running ") || line.starts_with("per second ");
+        let told = ran.stdout.lines().filter(is_limit).map(|line| {
+            let words = line.split_whitespace().take(3);
+            words.collect::<Vec<_>>().join(" ")
+        });
+        let told = told.collect::<Vec<_>>().join(", ");
+        assert_eq!(told, says.replace("not limited", ""), "{limits}: {ran:?}");
+        let is_new = limits == "--limit 4 --per-second 20";
+        assert_eq!(
+            ran.stdout.contains("Nothing was known"),
+            is_new,
+            "{limits}: {ran:?}"
+        );
     }
     for (limits, says) in rows(
         "--limit 10001 => --limit

@@ -637,7 +637,7 @@ async fn operators_list_pause_resume_and_run_schedules_on_the_command_line() {
     let paused = schedule("--pause").await;
     has(&paused, &json!({"paused": true, "changed": true}));
     let told = cli.run(&["schedules"]).await;
-    contains(&told.stdout, "30 2 * * * Europe/Kyiv");
+    contains(&told.stdout, "30 2 * * *  Europe/Kyiv");
     contains(&told.stdout, "office");
     schedule("--resume").await;
     let actions = "SELECT string_agg(action || ' ' || reason, ', ' ORDER BY id) FROM tidegate.audit WHERE action LIKE '%schedule'";

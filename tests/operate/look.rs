@@ -625,7 +625,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
     let (db, client) = support::opened().await;
     let none = run(&db, &["blocked-groups"]).await;
     let found = (none.code, none.stdout.trim());
-    assert_eq!(found, (Some(0), "no group is blocked"));
+    assert_eq!(found, (Some(0), "blocked groups: none"));
     let of_none = json!({"action": "blocked_groups", "groups": []});
     assert_eq!(json(&db, &["blocked-groups"]).await, of_none);
     let mut heads = Vec::new();
@@ -646,14 +646,14 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
     for text in [
         "a ",
         "form_archived",
-        "2 of 5",
+        " 2         5 ",
         "which is due at 2999-01-01 00:00:00Z",
         "503: down",
         "tidegate unblock GROUP --retry|--skip|--cancel",
     ] {
         assert!(told.contains(text), "{text:?} is not in {told}");
     }
-    assert!(!told.contains(&heads[1].to_string()), "{told}");
+    assert_eq!(told.matches("form_archived").count(), 1, "{told}");
 }
 
 // leases
@@ -663,7 +663,7 @@ async fn leases_are_listed_with_who_holds_how_much_since_when() {
     let (db, client) = support::opened().await;
     let none = run(&db, &["leases"]).await;
     let found = (none.code, none.stdout.trim());
-    assert_eq!(found, (Some(0), "nothing is leased"));
+    assert_eq!(found, (Some(0), "leases: none"));
     let of_none = json!({"action": "leases", "leases": []});
     assert_eq!(json(&db, &["leases"]).await, of_none);
     let mut ids = Vec::new();

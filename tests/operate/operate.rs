@@ -1357,7 +1357,7 @@ async fn f5_the_command_line_replays_and_requeues() {
     let seen = (code, &nothing["matched"]);
     assert_eq!(seen, (Some(0), &json!(0)), "a filter may match nothing");
     let told = cli.run(&["replay", "--id", &one, "--reason", "why"]).await;
-    begins(&told.stdout, "replayed 0 of 1 event\n");
+    begins(&told.stdout, "replay: not done\nmatched          1  ");
     contains(&told.stdout, "its replay is live");
     let live_id = done["events"][0]["id"].to_string();
     let (code, requeued) = with_reason(&cli, &["requeue", "--id", &live_id, &one]).await;
@@ -1379,7 +1379,10 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
         .run(&["replay", "--since", "1h", "--reason", "why"])
         .await;
     assert_eq!(told.code, Some(1), "{told:?}");
-    begins(&told.stdout, "nothing was replayed: expires_in: is needed");
+    begins(
+        &told.stdout,
+        "replay: nothing was changed: expires_in: is needed",
+    );
     let (code, _) = with_reason(&cli, &["replay", "--id", &id, "--expires-in", "1h"]).await;
     assert_eq!(code, Some(0));
 }
@@ -1487,7 +1490,8 @@ async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() 
         .with("USER", "root");
     assert_eq!(cli.json(&["pause", "act"]).await["changed"], true);
     let paused = cli.run(&["pause", "act"]).await;
-    assert!(paused.stdout.contains("was paused already"), "{paused:?}");
+    begins(&paused.stdout, "pause: nothing was changed\n");
+    contains(&paused.stdout, "It was already so.");
     let resumed = cli.json(&["resume", "act", "--actor", "bob"]).await;
     has(&resumed, &json!({"action": "resume", "paused": false}));
     cli.run(&["pause", "akt"])

@@ -18,28 +18,30 @@ const GREEN: &str = "\u{1b}[32m";
 const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 
-/// Colours the states in a text: those of events wherever they stand, and others where a line of the doctor,
-/// of services or of leases begins with one.
+/// Colours the states in a text: those of events wherever they stand, and others where they are a cell of a
+/// table.
 pub fn painted(text: &str) -> String {
     let line = |line: &str| {
-        let mut is_first = true;
-        let word = |word: &str| {
-            let colour = match word {
+        let words: Vec<&str> = line.split(' ').collect();
+        let word = |(at, word): (usize, &&str)| {
+            let beside = [at.checked_sub(1), Some(at + 1)].map(|at| words.get(at?));
+            let is_cell = beside.iter().flatten().all(|word| word.is_empty());
+            let colour = match *word {
                 "COMPLETED" => GREEN,
                 "COMPLETED_WITH_ERRORS" => YELLOW,
                 "FAILED" => RED,
-                "ok" | "called" | "live" if is_first => GREEN,
-                "note" | "warning" | "paused" | "being" if is_first => YELLOW,
-                "problem" | "PROBLEM" | "down" | "expired" if is_first => RED,
+                "ok" | "called" if is_cell => GREEN,
+                "warning" | "paused" | "probing" if is_cell => YELLOW,
+                "PROBLEM" | "down" | "expired" if is_cell => RED,
                 _ => "",
             };
-            is_first &= word.is_empty();
             match colour {
-                "" => word.to_owned(),
+                "" => (*word).to_owned(),
                 colour => format!("{colour}{word}\u{1b}[0m"),
             }
         };
-        line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+        let words = words.iter().enumerate().map(word);
+        words.collect::<Vec<_>>().join(" ")
     };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
@@ -62,10 +64,10 @@ mod tests {
 
     #[test]
     fn states_are_coloured_and_nothing_else_is() {
-        let text = " ok  all is ok\n42 FAILED not_FAILED\ndown archive";
+        let text = " ok  all is ok\n42 FAILED not_FAILED\n archive  down";
         assert_eq!(
             painted(text),
-            " \u{1b}[32mok\u{1b}[0m  all is ok\n42 \u{1b}[31mFAILED\u{1b}[0m not_FAILED\n\u{1b}[31mdown\u{1b}[0m archive"
+            " \u{1b}[32mok\u{1b}[0m  all is ok\n42 \u{1b}[31mFAILED\u{1b}[0m not_FAILED\n archive  \u{1b}[31mdown\u{1b}[0m"
         );
     }
 }

@@ -23,8 +23,15 @@ pub(crate) fn read(headers: &HeaderMap) -> Option<String> {
 
 /// The cookie that carries a message to the next page.
 pub(crate) fn carried(text: &str, settings: &Settings) -> Option<HeaderValue> {
-    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let lines: Vec<String> = text.lines().map(words).collect();
+    // The columns of the command line's text.
+    let line = |line: &str| {
+        let columns = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|column| !column.is_empty());
+        columns.collect::<Vec<_>>().join(" · ")
+    };
+    let lines: Vec<String> = text.lines().map(line).collect();
     let shown: String = lines.join("\n").chars().take(LONGEST).collect();
     settings.cookie(NAME, &URL_SAFE_NO_PAD.encode(shown), Some(60))
 }
@@ -42,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_sentence_arrives_as_it_was_sent() {
-        let text = "requeued 3 events: <b>é\u{202e}";
+        let text = "cancel: done\ncancelled   3  <b>é\u{202e}";
         let mut settings = Settings::new(crate::who::Auth::given());
         settings.behind_tls = true;
         let cookie = carried(text, &settings).unwrap();
@@ -54,7 +61,10 @@ mod tests {
         let mut headers = HeaderMap::new();
         let pair = cookie.split(';').next().unwrap();
         headers.insert(COOKIE, HeaderValue::from_str(pair).unwrap());
-        assert_eq!(read(&headers).as_deref(), Some(text));
+        assert_eq!(
+            read(&headers).as_deref(),
+            Some("cancel: done\ncancelled · 3 · <b>é\u{202e}")
+        );
         headers.insert(COOKIE, HeaderValue::from_static("tidegate_done=%%%"));
         assert_eq!(read(&headers), None);
     }

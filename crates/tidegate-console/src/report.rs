@@ -1,9 +1,9 @@
 //! Shows the report of an action, as a dry run returns it. The schema of the report says what each field
-//! means, so this module knows no action by name.
+//! means, as on the command line, so this module knows no action by name.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
-use tidegate::admin::schema;
+use tidegate::admin::schema::{self, Words};
 
 use crate::acts::title;
 use crate::html::{event, field, named, number, short, table, text, time};
@@ -38,24 +38,22 @@ fn fields(base: &Base, schema: &Value, part: &Value) -> Markup {
     html! {
         dl.tiles {
             @for (name, value) in numbers {
-                div { dt { (title(name)) } dd { strong { (number(value.as_u64().unwrap_or_default())) } span { (meaning(means(name))) } } }
+                div { dt { (title(name)) } dd { strong { (number(value.as_u64().unwrap_or_default())) } span { (Words(means(name)).about()) } } }
             }
         }
         @for (name, value) in others { (other(base, name, means(name), value)) }
     }
 }
 
-fn meaning(schema: &Value) -> &str {
-    schema["description"].as_str().unwrap_or_default()
-}
-
 /// Shows a field that is no number.
 fn other(base: &Base, name: &str, schema: &Value, value: &Value) -> Markup {
     let label = title(name);
     match value {
-        Value::Bool(true) => html! { p.note { strong { (label) } ": " (meaning(schema)) } },
+        Value::Bool(is_true) => {
+            html! { @if let Some(sentence) = Words(schema).sentence(*is_true) { p.note { (sentence) } } }
+        }
         Value::Array(list) if list.first().is_some_and(Value::is_object) => html! {
-            details id=(name) { summary { (label) ": " (meaning(schema)) } (rows(base, &label, list)) }
+            details id=(name) { summary { (label) ": " (Words(schema).about()) } (rows(base, &label, list)) }
         },
         Value::Array(list) if !list.is_empty() => html! {
             p { (label) ": " @for id in list.iter().take(IDS) { (event(base, id)) " " } }
@@ -68,7 +66,7 @@ fn other(base: &Base, name: &str, schema: &Value, value: &Value) -> Markup {
             html! { h3 { (label) } (table) }
         }
         Value::Object(part) if !part.is_empty() => {
-            html! { h3 { (label) } p.note { (meaning(schema)) } (fields(base, schema, value)) }
+            html! { h3 { (label) } p.note { (Words(schema).about()) } (fields(base, schema, value)) }
         }
         _ => html! {},
     }

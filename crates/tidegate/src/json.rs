@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Display};
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Result, Value};
 
@@ -34,6 +34,41 @@ impl Json {
     /// When it is no `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(self.get())
+    }
+
+    /// Returns the members of an object in their order. Anything else has none.
+    #[must_use]
+    pub fn members(&self) -> Vec<(String, Self)> {
+        self.read::<Members>()
+            .map(|members| members.0)
+            .unwrap_or_default()
+    }
+}
+
+struct Members(Vec<(String, Json)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
     }
 }
 

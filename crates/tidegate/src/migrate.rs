@@ -167,12 +167,15 @@ fn parts(sql: &str) -> (String, String) {
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
+    /// Whether this was a dry run, which changes nothing. Missing if it was none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
     /// The names of the migrations that were applied now, in order. Empty when all of them had been applied
     /// before.
     pub applied: Vec<String>,
     /// The queue's schema version.
     pub version: i32,
-    /// How many kinds of events this program handles. All of them are registered now.
+    /// How many kinds of events this program handles. A migration registers them.
     pub kinds: usize,
     /// Whether the roles have their grants, because that was requested now or before.
     pub roles: bool,
@@ -336,7 +339,11 @@ impl Migrate<'_> {
             difference = Some(queue::declare_targets(&transaction, targets, actor).await?);
         }
         transaction.rollback().await.map_err(&failed)?;
-        self.report((Vec::new(), roles, difference))
+        let report = self.report((Vec::new(), roles, difference))?;
+        Ok(MigrateReport {
+            dry_run: true,
+            ..report
+        })
     }
 
     fn report(
@@ -345,6 +352,7 @@ impl Migrate<'_> {
     ) -> Result<MigrateReport> {
         let of_targets = self.targets.map(|(targets, _)| targets.kinds.len());
         Ok(MigrateReport {
+            dry_run: false,
             applied,
             version: QUEUE.version()?,
             kinds: of_targets.unwrap_or(self.kinds.len()),

@@ -108,7 +108,7 @@ pub struct CleanupReport {
     pub partitions_made: u64,
     /// How many rows moved into them from the default partition.
     pub rows_moved: u64,
-    /// How many days have too many rows in the default partition. These rows are deleted in batches.
+    /// How many days have too many rows in the default partition; these rows are deleted in batches.
     pub left_to_default: u64,
     /// How many live events ended as FAILED because their start-before deadline had passed.
     pub expired: u64,
@@ -135,9 +135,9 @@ pub struct CleanupReport {
     pub lock_timeouts: u64,
     /// How many steps were left to the next run because of that.
     pub skipped: u64,
-    /// How many milliseconds it took.
+    /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
-    /// How many milliseconds it was allowed to take.
+    /// How long it was allowed to take, in milliseconds.
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: CleanupStop,

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
     /// It answers, as far as is known.
+    #[cfg_attr(feature = "admin", schemars(title = "called"))]
     #[default]
     Closed,
     /// It does not answer. Events that need it wait until it is tried again.
+    #[cfg_attr(feature = "admin", schemars(title = "down"))]
     Open,
     /// One event is being tried.
     Probing,
@@ -28,29 +30,29 @@ pub struct ServiceStatus {
     pub service: String,
     /// Whether it is called.
     pub state: ServiceState,
+    /// How many events wait for it.
+    pub waiting: u64,
+    /// When it is tried again.
+    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
+    pub retry_at: Option<String>,
     /// Since when it is in this state.
     #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
     pub since: String,
     /// How many calls in a row it has not answered.
     pub failures: u32,
-    /// When it is tried again.
-    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
-    pub retry_at: Option<String>,
-    /// When it last answered, as reported by a drain.
-    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
-    pub answered_at: Option<String>,
     /// The code of the last failure.
     pub last_error: Option<String>,
-    /// The kinds of events that wait for it while it is not called.
-    pub kinds: Vec<String>,
     /// The most events that call it at once, over all drains.
     pub max_running: Option<u32>,
     /// The most events that start per second, over all drains.
     pub per_second: Option<f64>,
     /// How many of its places drains hold now.
     pub places: u32,
-    /// How many events wait for it.
-    pub waiting: u64,
+    /// The kinds of events that wait for it while it is not called.
+    pub kinds: Vec<String>,
+    /// When it last answered, as reported by a drain.
+    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
+    pub answered_at: Option<String>,
     /// When the oldest waiting event was published.
     #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
     pub oldest: Option<String>,

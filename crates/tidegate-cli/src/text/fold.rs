@@ -19,23 +19,33 @@ pub fn width() -> Option<usize> {
     width.map(|width| width.max(20))
 }
 
-/// Formats a table of this width. If a row does not fit, its last cells continue below it, each with its
-/// head. No cell is cut.
+/// Formats a table of this width.
 pub fn table<T>(rows: &[T], columns: &[Column<T>], width: Option<usize>) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| columns.iter().map(|(_, cell)| cell(row)).collect())
         .collect();
-    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let heads: Vec<String> = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
+    grid(&heads, &cells, &[], width)
+}
+
+/// Formats a table of this width. If a row does not fit, its last cells continue below it, each with its
+/// head. No cell is cut. `below` has what stands below each row.
+pub fn grid(
+    heads: &[String],
+    cells: &[Vec<String>],
+    below: &[String],
+    width: Option<usize>,
+) -> String {
     let room = width.unwrap_or(usize::MAX);
-    let mut kept = columns.len();
-    let mut lines = lines(&heads, &cells, kept);
+    let mut kept = heads.len();
+    let mut lines = lines(heads, cells, kept);
     while kept > 1 && lines.iter().any(|line| measure_text_width(line) > room) {
         kept -= 1;
-        lines = self::lines(&heads, &cells, kept);
+        lines = self::lines(heads, cells, kept);
     }
     let mut text = lines.first().cloned().unwrap_or_default();
-    for (line, row) in lines.iter().skip(1).zip(&cells) {
+    for (at, (line, row)) in lines.iter().skip(1).zip(cells).enumerate() {
         let mut add = |line: &str| {
             text.push('\n');
             text.push_str(line);
@@ -43,17 +53,22 @@ pub fn table<T>(rows: &[T], columns: &[Column<T>], width: Option<usize>) -> Stri
         add(&wrap(line, INDENT, room));
         let rest = heads.iter().zip(row).skip(kept);
         let rest = rest.filter(|(_, cell)| !cell.is_empty());
-        let rest: Vec<String> = rest.map(|(head, cell)| format!("{head} {cell}")).collect();
+        let rest: Vec<String> = rest
+            .map(|(head, cell)| format!("{head} {cell}").trim_start().to_owned())
+            .collect();
         if !rest.is_empty() {
             let rest = format!("{:INDENT$}{}", "", rest.join(", "));
             add(&wrap(&rest, INDENT, room));
+        }
+        for line in below.get(at).iter().flat_map(|below| below.lines()) {
+            add(&format!("{:INDENT$}{line}", ""));
         }
     }
     text
 }
 
 /// Lays out the first columns: a line of heads, and one for each row.
-fn lines(heads: &[&str], rows: &[Vec<String>], kept: usize) -> Vec<String> {
+fn lines(heads: &[String], rows: &[Vec<String>], kept: usize) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(&heads[..kept]);
@@ -86,7 +101,10 @@ fn wrap(line: &str, indent: usize, width: usize) -> String {
 /// command is left as it is, to be copied whole.
 pub fn wrapped(text: &str, width: usize) -> String {
     let line = |line: &str| {
-        if line.trim_start().starts_with("tidegate ") || line.contains(": tidegate ") {
+        if line.trim_start().starts_with("tidegate ")
+            || line.contains(": tidegate ")
+            || line.contains(": `tidegate ")
+        {
             return line.to_owned();
         }
         let described = line

@@ -1,18 +1,23 @@
-//! Owns the texts for people, one file a verb: tables, times, percentages. It queries nothing.
+//! Owns the texts for people: tables, times, percentages. `report` draws what any verb answers; only lists,
+//! events, figures and drains have texts of their own. It queries nothing.
 //!
 //! Publishers choose kinds and keys, and handlers choose errors. [`shown`] makes such text safe to print: a
 //! value within a line goes through it where the line is made, and every line goes through it again where it
 //! is printed.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Number, Value};
-use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb, parse_time};
+use tidegate::admin::{ServiceState, ServiceStatus, Verb, parse_time};
 
+mod drain;
 mod fold;
 mod json;
+mod list;
+pub mod report;
+mod show;
+mod stats;
 
 pub use self::drain::broken_off;
 use self::fold::Column;
@@ -20,26 +25,13 @@ pub use self::fold::{width, wrapped};
 pub use self::json::pretty;
 pub use self::list::quoted;
 
-macro_rules! files {
-    ($($file:ident: $($(#[$attribute:meta])* $name:ident($request:ident)),+;)*) => {
-        $(mod $file;)*
-    };
-}
-
-tidegate::each_verb!(files);
-
-/// The most ids and lines that a text shows; `--json` has more.
+/// The most values of a list that a text shows; `--json` has more.
 const SHOWN: usize = 10;
 
-/// What people read of the report of a verb.
+/// What people read of a report that has a text of its own.
 pub trait Text: Verb {
     /// Describes what was done or found.
     fn text(&self, report: &Self::Report) -> String;
-
-    /// Returns the exit code: 0 unless the verb says otherwise.
-    fn code(&self, _report: &Self::Report) -> u8 {
-        0
-    }
 }
 
 /// Adds a line for each service that is not called.
@@ -66,55 +58,6 @@ fn state(state: ServiceState) -> &'static str {
     }
 }
 
-/// Lists the kinds of changed events, and the first of them.
-fn changed(lines: &mut Vec<String>, changed: &Changed) {
-    by_kind(lines, &changed.kinds);
-    if !changed.ids.is_empty() {
-        let first = &changed.ids[..changed.ids.len().min(SHOWN)];
-        lines.push(format!("  for example {}", ids(first)));
-    }
-}
-
-fn by_kind(lines: &mut Vec<String>, kinds: &BTreeMap<String, u64>) {
-    let kinds = kinds.iter();
-    lines.extend(kinds.map(|(kind, count)| format!("  {}: {count}", shown(kind))));
-}
-
-/// Lists the events that were not changed.
-fn rest(lines: &mut Vec<String>, changed: &Changed) {
-    if changed.skipped_count > 0 {
-        lines.push(format!("skipped {}:", events(changed.skipped_count)));
-        skipped(lines, &changed.skipped, changed.skipped_count);
-    }
-    if changed.limit_reached {
-        lines.push("more events are left: run the same command again".to_owned());
-    }
-}
-
-fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {
-    lines.extend(skipped.iter().take(SHOWN).map(|event| match event.by {
-        Some(by) => format!("  event {}: {} (event {by})", event.id, event.reason),
-        None => format!("  event {}: {}", event.id, event.reason),
-    }));
-    more(lines, count);
-}
-
-/// Adds a line if a list of `count` entries was cut.
-fn more(lines: &mut Vec<String>, count: u64) {
-    let shown = u64::try_from(SHOWN).unwrap_or(u64::MAX);
-    if count > shown {
-        lines.push(format!("  and {} more", count - shown));
-    }
-}
-
-fn ids(ids: &[i64]) -> String {
-    let mut message: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
-    if ids.len() > SHOWN {
-        message.push(format!("and {} more", ids.len() - SHOWN));
-    }
-    message.join(", ")
-}
-
 fn events(count: u64) -> String {
     match count {
         1 => "1 event".to_owned(),
@@ -136,11 +79,6 @@ fn counts(head: &'static str, counts: &[(String, u64)]) -> String {
             (head, |row| row.1.to_string()),
         ],
     )
-}
-
-/// Formats a time that may be missing.
-fn time_of(time: Option<&String>) -> String {
-    time.map(|time| in_seconds(time)).unwrap_or_default()
 }
 
 fn cell(value: &Value) -> String {

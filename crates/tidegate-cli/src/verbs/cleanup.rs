@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate::admin::CleanupRequest;
+use tidegate::admin::{CleanupRequest, Reported};
 use tidegate::program::{Service, stopped_by_signal};
 use tidegate::retention::{CleanupHooks, CleanupReport};
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ pub async fn cleanup(
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    Ok(answered(request, &report?)?)
+    Ok(answered(Reported::of(request, &report?)?))
 }
 
 /// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.

@@ -8,7 +8,7 @@ use tidegate::program::{Service, stopped_by_signal};
 use tidegate::{DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
-use super::{answered, bar};
+use super::{bar, written};
 use crate::answer::{Answer, Failed};
 use crate::args::DrainArgs;
 
@@ -50,7 +50,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         bar::show(None);
         bar.finish_and_clear();
     }
-    Ok(answered(&args.request, &drained?)?)
+    Ok(written(&args.request, &drained?)?)
 }
 
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.

@@ -10,12 +10,12 @@ mod publish;
 mod status;
 
 use tidegate::Error;
-use tidegate::admin::{Request, document};
+use tidegate::admin::{Reported, Request};
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed};
 use crate::args::Verb;
-use crate::text::{Text, width, wrapped};
+use crate::text::{Text, report, width, wrapped};
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
@@ -29,37 +29,39 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
     }
 }
 
-macro_rules! answer_listed {
-    ($($file:ident: $($(#[$attribute:meta])* $name:ident($request:ident)),+;)*) => {
-        /// Answers a verb of the library's list.
-        ///
-        /// # Errors
-        /// As [`Service::run`].
-        pub async fn listed(service: &Service, request: &Request) -> Result<Answer, Error> {
-            match request {
-                $($(Request::$name(wanted) => run(service, wanted).await,)+)*
-                Request::Further { .. } => Err(no_verb()),
-            }
-        }
-    };
+/// Answers a verb of the library's list.
+///
+/// # Errors
+/// As [`Service::run`].
+pub async fn listed(service: &Service, request: &Request) -> Result<Answer, Error> {
+    match request {
+        Request::List(wanted) => run(service, wanted).await,
+        Request::Show(wanted) => run(service, wanted).await,
+        request => Ok(answered(request.report(service).await?)),
+    }
 }
 
-tidegate::each_verb!(answer_listed);
-
+/// Answers a verb whose report has a text of its own.
 async fn run<V: Text>(service: &Service, wanted: &V) -> Result<Answer, Error> {
-    answered(wanted, &service.run(wanted).await?)
+    written(wanted, &service.run(wanted).await?)
+}
+
+/// Returns the answer with a report that has a text of its own.
+fn written<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
+    Ok(fitted(Reported::of(wanted, report)?, wanted.text(report)))
 }
 
 /// Returns the answer with this report.
-fn answered<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
-    let mut text = wanted.text(report);
+fn answered(reported: Reported) -> Answer {
+    let text = report::text(&reported, width());
+    fitted(reported, text)
+}
+
+fn fitted(reported: Reported, mut text: String) -> Answer {
     if let Some(width) = width() {
         text = wrapped(&text, width);
     }
-    Ok(Answer {
-        code: wanted.code(report),
-        ..Answer::new(document::<V>(report)?, text)
-    })
+    Answer::new(reported.document, text).with_code(reported.code)
 }
 
 /// A verb that is answered earlier, before a service exists.

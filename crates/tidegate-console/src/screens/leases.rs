@@ -1,11 +1,10 @@
 //! Leases: which workers hold which events.
 
 use maud::{Markup, html};
-use serde_json::Value;
-use tidegate::admin::LeasesRequest;
+use tidegate::admin::{Lease, LeasesRequest};
 
 use crate::desk::Desk;
-use crate::html::{chip, empty, event, field, short, table, time};
+use crate::html::{chip, empty, event, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
@@ -14,11 +13,7 @@ pub(super) async fn show(desk: Desk) -> Answered {
         .service()
         .run(&LeasesRequest { limit: Some(200) })
         .await?;
-    let expired = report
-        .leases
-        .iter()
-        .filter(|lease| lease["expired"] == true)
-        .count();
+    let expired = report.leases.iter().filter(|lease| lease.expired).count();
     let body = html! {
         @if report.leases.is_empty() { (empty("No events are leased.")) } @else { (list(&desk, &report.leases)) }
         @if expired > 0 { p.note { "The next drain takes back the events of the " (expired) " workers that have stopped responding." } }
@@ -29,17 +24,17 @@ pub(super) async fn show(desk: Desk) -> Answered {
         .answer(&desk)
 }
 
-fn list(desk: &Desk, leases: &[Value]) -> Markup {
+fn list(desk: &Desk, leases: &[Lease]) -> Markup {
     let base = desk.base();
     table! { "Leases"; lease in leases;
-        th "Worker" { @if let Some(name) = lease["name"].as_str() { (short(name)) " " } code { (short(lease["worker"].as_str().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
-        td "State" { @if lease["expired"] == true { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
-        n "Events" { (field(&lease["events"])) }
-        n "Started" { (field(&lease["started"])) }
-        td "First" { (event(base, &lease["first_id"])) }
-        td "Last" { (event(base, &lease["last_id"])) }
-        td "Taken" { (time(&lease["taken_at"])) }
-        td "Renewed" { (time(&lease["renewed_at"])) }
-        td "Expires" { (time(&lease["expires_at"])) }
+        th "Worker" { @if let Some(name) = &lease.name { (short(name)) " " } code { (short(lease.worker.as_deref().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
+        td "State" { @if lease.expired { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
+        n "Events" { (number(lease.events)) }
+        n "Started" { (number(lease.started)) }
+        td "First" { (event(base, &lease.first_id.into())) }
+        td "Last" { (event(base, &lease.last_id.into())) }
+        td "Taken" { (time_of(Some(&lease.taken_at))) }
+        td "Renewed" { (time_of(Some(&lease.renewed_at))) }
+        td "Expires" { (time_of(Some(&lease.expires_at))) }
     }
 }

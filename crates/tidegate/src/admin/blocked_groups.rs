@@ -1,10 +1,8 @@
 //! The verb `blocked_groups`: lists the groups that wait for their first event.
 
-use serde_json::Value;
-
 use super::length;
 use super::prelude::*;
-use super::views::{limit, rows};
+use super::views::limit;
 use crate::queue::documents;
 
 /// List the groups whose first event waits for another attempt, its time or a service.
@@ -20,9 +18,42 @@ pub struct BlockedGroupsRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
-    /// With the columns of the view `tidegate.blocked_groups`, oldest first.
-    #[schemars(with = "Vec<rows::BlockedGroup>")]
-    pub groups: Vec<Value>,
+    /// Oldest first.
+    ///
+    /// Look at the first event: `tidegate show ID`
+    ///
+    /// Release the group: `tidegate unblock GROUP --retry|--skip|--cancel --reason TEXT`
+    pub groups: Vec<BlockedGroup>,
+}
+
+/// A group whose first event holds back other events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct BlockedGroup {
+    /// The group.
+    pub group_key: String,
+    /// The number of events that wait behind its first event.
+    pub waiting: u64,
+    /// Its first event.
+    #[schemars(title = "first event")]
+    pub head_id: i64,
+    /// That event's kind.
+    #[schemars(title = "kind")]
+    pub head_kind: String,
+    /// The number of attempts of this event so far.
+    pub attempts: u64,
+    /// The number of attempts after which it fails.
+    pub max_attempts: u64,
+    /// When it was published.
+    #[schemars(extend("format" = "date-time"))]
+    pub created_at: String,
+    /// When its next attempt may start.
+    #[schemars(extend("format" = "date-time"))]
+    pub available_at: String,
+    /// What its first event waits for, in one sentence.
+    pub why: String,
+    /// Its last error.
+    pub last_error: Option<String>,
 }
 
 statements! {

@@ -30,7 +30,7 @@ pub struct CancelRequest {
 pub struct CancelReport {
     /// How many events ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// How many of them a handler may have been working on. The handler is notified when its drain next
+    /// How many of them may have a running handler. It is notified when its drain next
     /// renews its leases. What it does to other tables and services is not undone.
     pub begun: u64,
     /// Which events, and which were skipped.
@@ -49,6 +49,10 @@ impl Verb for CancelRequest {
     type Report = CancelReport;
 
     parts! { select; audit }
+
+    fn code(&self, report: &CancelReport) -> u8 {
+        self.select.code(&report.changed, report.cancelled)
+    }
 
     async fn run(&self, service: &Service) -> Result<CancelReport> {
         let change = Change {

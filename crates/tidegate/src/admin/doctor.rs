@@ -19,6 +19,11 @@ impl Verb for DoctorRequest {
 
     type Report = DoctorReport;
 
+    /// 3 if a check is not ok.
+    fn code(&self, report: &DoctorReport) -> u8 {
+        if report.ok { 0 } else { 3 }
+    }
+
     async fn run(&self, service: &Service) -> Result<DoctorReport> {
         service.examine().await
     }

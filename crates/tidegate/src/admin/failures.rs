@@ -37,16 +37,22 @@ const DEAD: [&str; 2] = ["FAILED", "COMPLETED_WITH_ERRORS"];
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct FailuresReport {
-    /// The start of the minute, hour or day from which events are counted, RFC 3339.
+    /// The start of the minute, hour or day from which events are counted.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
-    /// All that ended FAILED.
+    /// How many events ended FAILED.
     pub failed: u64,
-    /// All that ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
+    /// How many events ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
     pub rejected: u64,
     /// The most frequent first.
+    ///
+    /// Look at the example: `tidegate show ID`
+    ///
+    /// List the events: `tidegate list --kind KIND --status STATUS --code CODE --since TIME`
+    ///
+    /// Replay them: `tidegate replay --kind KIND --status STATUS --code CODE --since TIME --reason TEXT`
     pub failures: Vec<Cause>,
-    /// Whether there are more causes than the limit.
+    /// Whether there are more causes than the limit: a higher limit lists more.
     pub limit_reached: bool,
 }
 

@@ -105,12 +105,12 @@ pub fn parse_subject(text: &str) -> Result<Subject, String> {
 pub struct ForgetReport {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events, live and finished, whose content was removed. Only the record of their processing remains.
+    /// How many events, live and finished, lost their content. Only the record of their processing remains.
     pub forgotten: u64,
     /// How many of them were live, and ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// How many of them a handler may have been working on. What it does to other tables and services is not
-    /// undone. Send the request again when the handler must have ended.
+    /// How many of them may have a running handler. What it does to other tables and services is not
+    /// undone. Send the request again after it has ended.
     pub in_hand: u64,
     /// How many events had been forgotten before.
     pub before: u64,
@@ -165,6 +165,12 @@ impl Verb for ForgetRequest {
     }
 
     /// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
+    fn code(&self, report: &ForgetReport) -> u8 {
+        let rows: u64 = report.tables.values().sum();
+        let found = report.forgotten + report.before + rows;
+        u8::from(found == 0 || report.incomplete)
+    }
+
     async fn run(&self, service: &Service) -> Result<ForgetReport> {
         let client = service.database.session().await?;
         let mut report = ForgetReport {

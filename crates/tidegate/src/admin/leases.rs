@@ -1,10 +1,8 @@
 //! The verb `leases`: lists the leases and their workers.
 
-use serde_json::Value;
-
 use super::length;
 use super::prelude::*;
-use super::views::{limit, rows};
+use super::views::limit;
 use crate::queue::documents;
 
 /// List the leases: which worker holds how many events, and since when.
@@ -20,9 +18,46 @@ pub struct LeasesRequest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[non_exhaustive]
 pub struct LeasesReport {
-    /// With the columns of the view `tidegate.leases`, oldest first.
-    #[schemars(with = "Vec<rows::Lease>")]
-    pub leases: Vec<Value>,
+    /// Oldest first.
+    ///
+    /// Expired: the worker has stopped responding, and the next drain takes its events back: `tidegate drain`
+    ///
+    /// Take an event from its worker: `tidegate requeue --id ID --reason TEXT`
+    pub leases: Vec<Lease>,
+}
+
+/// A lease and its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct Lease {
+    /// Whether it has run out.
+    pub expired: bool,
+    /// The number of its events that have not been finalized yet.
+    pub events: u64,
+    /// The number of these events that may have started.
+    pub started: u64,
+    /// The lowest id of these events.
+    pub first_id: Option<i64>,
+    /// The highest id of these events.
+    pub last_id: Option<i64>,
+    /// When it was taken.
+    #[schemars(extend("format" = "date-time"))]
+    pub taken_at: String,
+    /// When it was last renewed.
+    #[schemars(extend("format" = "date-time"))]
+    pub renewed_at: String,
+    /// When it runs out.
+    #[schemars(extend("format" = "date-time"))]
+    pub expires_at: String,
+    /// Where the worker runs: its host and process, its log stream, or what `TIDEGATE_WORKER` says. Null: it
+    /// is no drain, or another drain has taken its slot.
+    pub name: Option<String>,
+    /// The worker.
+    pub worker: Option<String>,
+    /// The lease.
+    pub token: String,
+    /// The number of times that operators have removed events from it.
+    pub cuts: u64,
 }
 
 statements! {

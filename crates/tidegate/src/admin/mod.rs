@@ -2,8 +2,8 @@
 //! line, a console) needs to pass them on.
 //!
 //! A verb is a request that implements [`Verb`]: its fields are the fields of an invocation and the flags of
-//! the command line, and its documentation is the command line's help. The list `each_verb!` names every
-//! verb once. The function's dispatch, the subcommands, the JSON Schemas and the statements come from it.
+//! the command line, and its documentation is the command line's help. The list `verbs!` names every verb once.
+//! The function's dispatch, the subcommands, the JSON Schemas and the statements come from it.
 
 #![expect(
     clippy::doc_markdown,
@@ -92,6 +92,11 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         Ok(())
     }
 
+    /// Returns the exit code of the command line: 0, or 1 if nothing was done of what the request asks.
+    fn code(&self, _report: &Self::Report) -> u8 {
+        0
+    }
+
     /// Does it over this connection. That is all of most verbs; the others implement [`Verb::run`].
     ///
     /// # Errors
@@ -124,46 +129,8 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     }
 }
 
-/// The verbs, in the order of the command line's help: the file of each, its name in Rust and its request.
-/// Attributes are for the command line, which has its own form of the verbs that it skips. `each_verb!(m)`
-/// calls the macro `m` with the list.
-///
-/// The list also declares the modules, so `cargo fmt` does not find their files; `make fmt` does.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! each_verb {
-    ($with:ident) => {
-        $with! {
-            migrate: Migrate(MigrateRequest);
-            drain: #[command(skip)] Drain(DrainRequest);
-            cleanup: Cleanup(CleanupRequest);
-            retention: Retention(RetentionRequest);
-            stats: #[command(skip)] Stats(StatsRequest);
-            show: Show(ShowRequest);
-            list: List(ListRequest);
-            failures: Failures(FailuresRequest);
-            blocked_groups: BlockedGroups(BlockedGroupsRequest);
-            leases: Leases(LeasesRequest);
-            doctor: Doctor(DoctorRequest);
-            replay: Replay(ReplayRequest);
-            requeue: Requeue(RequeueRequest);
-            cancel: Cancel(CancelRequest);
-            reschedule: Reschedule(RescheduleRequest);
-            pause: Pause(PauseRequest), Resume(ResumeRequest);
-            services: Services(ServicesRequest);
-            service: Service(ServiceRequest);
-            retire: Retire(RetireRequest);
-            unblock: Unblock(UnblockRequest);
-            note: Note(NoteRequest);
-            forget: Forget(ForgetRequest);
-            schedules: Schedules(SchedulesRequest);
-            schedule: Schedule(ScheduleRequest);
-        }
-    };
-}
-
-/// Makes what walks the list.
-macro_rules! walk {
+/// Makes what every verb needs, from the list of the verbs.
+macro_rules! verbs {
     ($($file:ident: $($(#[$of_command:meta])* $name:ident($request:ident)),+;)*) => {
         $(
             mod $file;
@@ -213,6 +180,21 @@ macro_rules! walk {
                 Ok(Self::Further { action, fields })
             }
 
+            /// Does it, and returns its report.
+            ///
+            /// # Errors
+            /// As [`Service::run`]; [`Error::Invalid`] if only the program knows the action.
+            pub async fn report(&self, service: &Service) -> Result<Reported> {
+                match self {
+                    $($(Self::$name(request) => {
+                        Reported::of(request, &service.run(request).await?)
+                    })+)*
+                    Self::Further { action, .. } => {
+                        Err(Error::Invalid(format!("action: {action:?} is the program's own")))
+                    }
+                }
+            }
+
             async fn answer(
                 &self,
                 service: &Service,
@@ -250,7 +232,35 @@ macro_rules! walk {
     };
 }
 
-each_verb!(walk);
+// The verbs, in the order of the command line's help: the file of each, its name in Rust and its request.
+// Attributes are for the command line, which has its own form of the verbs that it skips. The list also
+// declares the modules, so `cargo fmt` does not find their files; `make fmt` does.
+verbs! {
+    migrate: Migrate(MigrateRequest);
+    drain: #[command(skip)] Drain(DrainRequest);
+    cleanup: Cleanup(CleanupRequest);
+    retention: Retention(RetentionRequest);
+    stats: #[command(skip)] Stats(StatsRequest);
+    show: Show(ShowRequest);
+    list: List(ListRequest);
+    failures: Failures(FailuresRequest);
+    blocked_groups: BlockedGroups(BlockedGroupsRequest);
+    leases: Leases(LeasesRequest);
+    doctor: Doctor(DoctorRequest);
+    replay: Replay(ReplayRequest);
+    requeue: Requeue(RequeueRequest);
+    cancel: Cancel(CancelRequest);
+    reschedule: Reschedule(RescheduleRequest);
+    pause: Pause(PauseRequest), Resume(ResumeRequest);
+    services: Services(ServicesRequest);
+    service: Service(ServiceRequest);
+    retire: Retire(RetireRequest);
+    unblock: Unblock(UnblockRequest);
+    note: Note(NoteRequest);
+    forget: Forget(ForgetRequest);
+    schedules: Schedules(SchedulesRequest);
+    schedule: Schedule(ScheduleRequest);
+}
 
 /// What nearly every verb needs.
 mod prelude {
@@ -324,6 +334,7 @@ pub struct Skipped {
     /// Why it was left out.
     pub reason: String,
     /// The event that stands in the way.
+    #[schemars(title = "in the way")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<i64>,
 }
@@ -393,11 +404,36 @@ async fn answer<V: Verb>(
     Ok(document::<V>(&within(time, work).await?)?)
 }
 
+/// The report of any verb, for those who print it.
+#[derive(Debug, Clone)]
+pub struct Reported {
+    /// The verb's name. [`schema::of_action`] has the schema of the document.
+    pub verb: &'static str,
+    /// Whether the verb is an action, for which the audit names an operator.
+    pub acts: bool,
+    /// The report as a JSON object, with the action's name.
+    pub document: Json,
+    /// The exit code of the command line.
+    pub code: u8,
+}
+
+impl Reported {
+    /// Takes the report of a verb.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] when it cannot be written as JSON.
+    pub fn of<V: Verb>(verb: &V, report: &V::Report) -> Result<Self> {
+        Ok(Self {
+            verb: V::NAME,
+            acts: verb.clone().actor().is_some(),
+            document: document::<V>(report)?,
+            code: verb.code(report),
+        })
+    }
+}
+
 /// Returns a report of a verb as a JSON object, with the action's name.
-///
-/// # Errors
-/// [`Error::Unreadable`] when it cannot be written as JSON.
-pub fn document<V: Verb>(report: &V::Report) -> Result<Json> {
+fn document<V: Verb>(report: &V::Report) -> Result<Json> {
     #[derive(Serialize)]
     struct Told<'a, R> {
         #[serde(skip_serializing_if = "Option::is_none")]

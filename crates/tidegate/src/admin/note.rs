@@ -50,6 +50,10 @@ impl Verb for NoteRequest {
 
     parts! { ; audit }
 
+    fn code(&self, report: &NoteReport) -> u8 {
+        u8::from(report.refused.is_some())
+    }
+
     async fn on(&self, client: &impl Queryable) -> Result<NoteReport> {
         let Audit { reason, actor } = &self.audit;
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.text, reason, actor, &self.dry_run];

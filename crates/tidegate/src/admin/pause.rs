@@ -32,9 +32,9 @@ pub struct ResumeRequest {
 pub struct PauseReport {
     /// The kind.
     pub kind: String,
-    /// Whether it is paused now.
+    /// Whether it is paused now. Events that are being handled end normally.
     pub paused: bool,
-    /// False if the kind was already in this state.
+    /// False if it was already so.
     pub changed: bool,
 }
 

@@ -70,26 +70,28 @@ fn upper(text: &str) -> Result<String, String> {
 pub struct ReplayReport {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events in the log that match the request.
+    /// How many events in the log match the request.
     pub matched: u64,
-    /// Those of them that can be replayed, up to the limit.
+    /// How many of them can be replayed, up to the limit.
     pub eligible: u64,
-    /// Those of them that were published again.
+    /// How many of them were published again.
     pub replayed: u64,
     /// The first 100 new events.
+    #[schemars(length(max = 100))]
     pub events: Vec<Replayed>,
-    /// Whether eligible events were left out, because of the limit or because a replay may touch at most
+    /// Whether more events are left, because of the limit or because a replay may touch at most
     /// 2,000 groups. Send the request again for the rest.
     pub limit_reached: bool,
-    /// Eligible events by kind.
+    /// Events that can be replayed, by kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Events that were not eligible.
+    /// How many events were skipped, because they cannot be replayed.
     pub skipped_count: u64,
-    /// Events that were not eligible, by reason.
+    /// Why, and how many for each reason.
     pub skipped_reasons: BTreeMap<String, u64>,
-    /// The first 100 events that were not eligible.
+    /// The first 100 of them.
+    #[schemars(length(max = 100))]
     pub skipped: Vec<Skipped>,
-    /// Eligible events that need a new deadline.
+    /// Events that need a new deadline to be replayed.
     pub passed_deadlines: PassedDeadlines,
     /// Why nothing at all was replayed.
     pub refused: Option<String>,
@@ -110,7 +112,7 @@ pub struct Replayed {
 /// Events whose start-before time has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PassedDeadlines {
-    /// How many.
+    /// How many events need a new deadline: see `expires_in`.
     pub count: u64,
     /// The first ten.
     pub ids: Vec<i64>,
@@ -133,6 +135,16 @@ impl Verb for ReplayRequest {
     type Report = ReplayReport;
 
     parts! { ; audit }
+
+    /// 1 if the replay was refused, or if the request names ids and none of these events can be replayed.
+    fn code(&self, report: &ReplayReport) -> u8 {
+        let done = if report.dry_run {
+            report.eligible
+        } else {
+            report.replayed
+        };
+        u8::from(report.refused.is_some() || (self.ids.is_some() && done == 0))
+    }
 
     async fn on(&self, client: &impl Queryable) -> Result<ReplayReport> {
         let (since, since_ago) = Moment::parts(self.since);

@@ -24,11 +24,12 @@ pub struct RequeueReport {
     pub requeued: u64,
     /// Their ids.
     pub ids: Vec<i64>,
-    /// Those of them whose deadline has passed. The next drain ends them as expired.
+    /// Those of them whose deadline has passed: the next drain ends them as expired.
     pub past_deadline: Vec<i64>,
     /// How many ids name no live event.
     pub skipped_count: u64,
     /// The first 100 of these ids.
+    #[schemars(length(max = 100))]
     pub skipped: Vec<Skipped>,
 }
 
@@ -42,6 +43,10 @@ impl Verb for RequeueRequest {
     type Report = RequeueReport;
 
     parts! { ; audit }
+
+    fn code(&self, report: &RequeueReport) -> u8 {
+        u8::from(report.requeued == 0)
+    }
 
     async fn on(&self, client: &impl Queryable) -> Result<RequeueReport> {
         let Audit { reason, actor } = &self.audit;

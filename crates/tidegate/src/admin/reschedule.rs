@@ -71,6 +71,7 @@ pub struct RescheduleReport {
     /// How many events have a deadline before their start, so they will end as expired.
     pub past_deadline: u64,
     /// The first 100 of them.
+    #[schemars(length(max = 100))]
     pub past_deadline_ids: Vec<i64>,
     /// Which events, and which were skipped.
     #[serde(flatten)]
@@ -112,6 +113,10 @@ impl Verb for RescheduleRequest {
             _ => return Ok(()),
         };
         Err(Error::Invalid(refused.to_owned()))
+    }
+
+    fn code(&self, report: &RescheduleReport) -> u8 {
+        self.select.code(&report.changed, report.rescheduled)
     }
 
     async fn run(&self, service: &Service) -> Result<RescheduleReport> {

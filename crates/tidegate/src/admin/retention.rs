@@ -51,6 +51,8 @@ pub struct KindRetention {
 #[non_exhaustive]
 pub struct RetentionReport {
     /// All kinds, or the requested one, as it is after a change.
+    ///
+    /// A change holds for events that end from then on.
     pub kinds: Vec<KindRetention>,
 }
 

@@ -44,9 +44,9 @@ pub struct ScheduleChange {
     pub name: String,
     /// `paused`, `resumed` or `run`.
     pub change: String,
-    /// False if the schedule was already in this state.
+    /// False if it was already so.
     pub changed: bool,
-    /// Whether it is paused now.
+    /// Whether it is paused now. Slots that pass meanwhile are skipped.
     pub paused: bool,
     /// The event that `run` published.
     #[serde(default, skip_serializing_if = "Option::is_none")]

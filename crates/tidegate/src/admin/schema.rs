@@ -52,6 +52,57 @@ pub(super) fn one_of<T: JsonSchema>(actions: &[&str]) -> Value {
     schema
 }
 
+/// What the schema of a field says to people. Of a description,
+///
+/// - "How many …" continues the number of its field,
+/// - "Whether …" is said if its field is true, and "False if …" if it is false,
+/// - the first paragraph says what a field is; the others say what to do about a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<'a>(pub &'a Value);
+
+impl<'a> Words<'a> {
+    fn paragraphs(self) -> impl Iterator<Item = String> {
+        let all = self.0["description"].as_str().unwrap_or_default();
+        let paragraphs = all.split("\n\n");
+        paragraphs.map(|paragraph| paragraph.replace('\n', " "))
+    }
+
+    /// Says what the field is. What follows a number needs no full stop.
+    pub fn about(self) -> String {
+        let about = self.paragraphs().next().unwrap_or_default();
+        let about = about.strip_prefix("How many ").unwrap_or(&about);
+        about.trim_end_matches('.').to_owned()
+    }
+
+    /// Says what to do about a list, line by line.
+    pub fn advice(self) -> impl Iterator<Item = String> {
+        self.paragraphs().skip(1)
+    }
+
+    /// Says what a flag says.
+    pub fn sentence(self, is_true: bool) -> Option<String> {
+        let begin = if is_true { "Whether " } else { "False if " };
+        let about = self.paragraphs().next()?;
+        let mut letters = about.strip_prefix(begin)?.chars();
+        let first = letters.next()?.to_uppercase();
+        Some(first.chain(letters).collect())
+    }
+
+    /// Returns the schema of a value of an enum, or null.
+    pub fn of(self, value: &Value) -> &'a Value {
+        let within = ["oneOf", "anyOf"].map(|all| self.0[all].as_array());
+        for one in within.into_iter().flatten().flatten() {
+            if one["const"] == *value {
+                return one;
+            }
+            if one["oneOf"].is_array() {
+                return Words(one).of(value);
+            }
+        }
+        &Value::Null
+    }
+}
+
 /// Returns a schema that stands alone: it contains everything that it refers to.
 fn plain<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();

@@ -90,6 +90,12 @@ impl Selection {
         }
     }
 
+    /// Returns the exit code of a change of so many events: 1 if the digest does not match, or if the request
+    /// names ids and none of these events could be changed.
+    pub(super) fn code(&self, report: &Changed, changed: u64) -> u8 {
+        u8::from(report.refused.is_some() || (self.ids.is_some() && changed == 0))
+    }
+
     /// Returns the largest number of events to change.
     fn limit(&self) -> Result<u32> {
         let limit = self.limit.unwrap_or(10_000);
@@ -111,15 +117,17 @@ impl Selection {
 pub struct Changed {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The first 100 ids.
+    /// The first 100 of them.
+    #[schemars(length(max = 100))]
     pub ids: Vec<i64>,
     /// The selected events, by kind.
     pub kinds: BTreeMap<String, u64>,
     /// How many events were skipped.
     pub skipped_count: u64,
     /// The first 100 of them.
+    #[schemars(length(max = 100))]
     pub skipped: Vec<Skipped>,
-    /// Whether the limit was reached. Send the request again for the rest.
+    /// Whether more events are left, because of the limit. Send the request again for the rest.
     pub limit_reached: bool,
     /// The digest of the ids of a dry run's events. Missing if the limit is above 10,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -53,14 +53,18 @@ pub struct ServiceChange {
     pub service: String,
     /// Whether it is called now.
     pub state: ServiceState,
-    /// False if the service was already in this state.
+    /// False if it was already so.
     pub changed: bool,
-    /// Whether a service of this name was known before. If not, the name may be misspelled.
+    /// False if nothing was known of a service of this name before: it must be spelled as handlers spell it.
     pub known: bool,
-    /// The most events that call it at once now, if the request was about limits and there is one.
+    /// The most events that call it at once.
+    ///
+    /// Missing if the request was not about limits, or if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
-    /// The most events that start per second now, if the request was about limits and there is one.
+    /// The most events that start per second and call it.
+    ///
+    /// Missing if the request was not about limits, or if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,
 }

@@ -14,6 +14,8 @@ pub struct ServicesRequest {}
 #[non_exhaustive]
 pub struct ServicesReport {
     /// Services that are not called come first.
+    ///
+    /// Resume calls of a service: `tidegate service NAME --resume --reason TEXT`
     pub services: Vec<ServiceStatus>,
 }
 

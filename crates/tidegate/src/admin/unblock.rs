@@ -56,9 +56,9 @@ pub struct UnblockReport {
     pub group_key: String,
     /// The requested action.
     pub how: UnblockAction,
-    /// The event that was changed; `None` if nothing was done.
+    /// The event that was changed: the first of the group.
     pub id: Option<i64>,
-    /// The new event after the group's other events; only for `skip`.
+    /// The new event with its unfinished handlers, after the group's other events.
     pub new_id: Option<i64>,
     /// Why nothing was done.
     pub refused: Option<String>,
@@ -83,6 +83,10 @@ impl Verb for UnblockRequest {
         }
         let refused = "retry, skip, cancel: one of them must be true";
         Err(Error::Invalid(refused.to_owned()))
+    }
+
+    fn code(&self, report: &UnblockReport) -> u8 {
+        u8::from(report.id.is_none())
     }
 
     async fn on(&self, client: &impl Queryable) -> Result<UnblockReport> {

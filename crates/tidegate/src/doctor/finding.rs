@@ -14,18 +14,8 @@ pub enum State {
     /// It works, but not well or not for long. Or it could not be checked.
     Warning,
     /// It does not work, or breaks a guarantee.
+    #[schemars(title = "PROBLEM")]
     Problem,
-}
-
-impl State {
-    /// Returns the state as one word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Problem => "PROBLEM",
-        }
-    }
 }
 
 /// A check with what it found.
@@ -39,6 +29,7 @@ pub struct Finding {
     /// What was found.
     pub finding: String,
     /// What to run: commands or SQL, one on each line. `None` when all is well or nothing can be run.
+    #[schemars(extend("format" = "commands"))]
     pub remedy: Option<String>,
 }
 
