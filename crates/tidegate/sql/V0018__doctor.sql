@@ -65,12 +65,12 @@ CREATE FUNCTION tidegate.expiring() RETURNS TABLE (kind text, events bigint, fir
          WHERE q.expires_at > statement_timestamp() AND NOT (q.id <@ held.started)
          ORDER BY q.expires_at LIMIT 10000
     ), span AS (
-        SELECT date_trunc('minute', statement_timestamp() - interval '5 minutes') AS since
+        SELECT tidegate.figures_since(statement_timestamp() - interval '5 minutes') AS since
     ), finished AS MATERIALIZED (
-        SELECT m.kind, sum(m.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
-          FROM span JOIN tidegate.minute_stats AS m ON m.minute >= span.since
-         WHERE m.status <> 'PUT_OFF' AND EXISTS (SELECT FROM first WHERE has_waited AND seconds > 300)
-         GROUP BY m.kind, span.since
+        SELECT e.kind, sum(e.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
+          FROM span CROSS JOIN LATERAL tidegate.ended(span.since) AS e
+         WHERE EXISTS (SELECT FROM first WHERE has_waited AND seconds > 300)
+         GROUP BY e.kind, span.since
     ), placed AS (
         SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f
     )
@@ -298,9 +298,8 @@ BEGIN
         SELECT v.state, format('of %s events that ended in the last hour, %s failed and %s were rejected', n.ended, n.failed, n.dead - n.failed),
                CASE WHEN v.state <> 'ok' THEN 'tidegate failures --since 1h' END
           FROM (SELECT coalesce(sum(m.events), 0) AS ended, coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0) AS failed,
-                       coalesce(sum(m.events) FILTER (WHERE m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')), 0) AS dead
-                  FROM tidegate.minute_stats AS m
-                 WHERE m.minute > statement_timestamp() - interval '1 hour' AND m.status <> 'PUT_OFF') AS n,
+                       coalesce(sum(m.events) FILTER (WHERE m.status <> 'COMPLETED'), 0) AS dead
+                  FROM tidegate.ended(statement_timestamp() - interval '1 hour') AS m) AS n,
                LATERAL (SELECT CASE WHEN n.failed >= greatest(10, n.ended * 0.25) THEN 'problem'
                                     WHEN n.dead >= greatest(10, n.ended * 0.05) THEN 'warning' ELSE 'ok' END AS state) AS v;
     ELSIF wanted = 'pulled kinds' THEN RETURN QUERY
@@ -363,7 +362,7 @@ BEGIN
                CASE WHEN s.is_known THEN 'tidegate list --kind ' || min(s.kind)
                     ELSE string_agg(format('INSERT INTO tidegate.event_kind (kind) VALUES (%L);', s.kind), E'\n' ORDER BY s.kind) END
           FROM (SELECT live.kind, live.events, k.kind IS NOT NULL AS is_known
-                  FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q GROUP BY q.kind) AS live
+                  FROM (SELECT q.kind, count(*) AS events FROM (SELECT e.kind FROM tidegate.event_queue AS e LIMIT 100000) AS q GROUP BY q.kind) AS live
                   LEFT JOIN tidegate.event_kind AS k USING (kind)
                  WHERE k.kind IS NULL OR live.kind <> ALL (kinds) AND k.targets IS DISTINCT FROM '{}') AS s
          GROUP BY s.is_known ORDER BY 1;
@@ -375,8 +374,8 @@ BEGIN
         HAVING NOT EXISTS (SELECT FROM tidegate.minute_stats AS m WHERE m.kind = ANY (array_agg(k.kind)) AND m.minute >= min(t.since))
          ORDER BY t.target;
     ELSIF wanted = 'paused kinds' THEN RETURN QUERY
-        SELECT 'warning', format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
-          FROM tidegate.event_kind AS k JOIN tidegate.event_queue AS q USING (kind) WHERE k.paused GROUP BY k.kind ORDER BY k.kind;
+        SELECT 'warning', format('%s (%s)', d.kind, d.events), 'tidegate resume ' || d.kind
+          FROM tidegate.depths() AS d JOIN tidegate.event_kind AS k USING (kind) WHERE k.paused ORDER BY d.kind;
     ELSIF wanted = 'services' THEN RETURN QUERY
         -- A service that is down for two hours needs an operator, and so does one that refuses our
         -- credentials.
