@@ -111,8 +111,8 @@ $$;
 CREATE FUNCTION tidegate.examine_server(wanted text) RETURNS TABLE (state text, finding text, remedy text)
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    -- Settings with another value than a queue needs, and what changes each where it is set. `SET` comes first
-    -- where the value would refuse the change.
+    -- Settings with another value than a queue needs, and what changes each where it is set. `SET` comes
+    -- first where the value would refuse the change.
     RETURN QUERY
     SELECT w.state, format('%s is %s%s', s.name, s.setting, w.effect),
            concat(CASE WHEN w.value <> 'on' THEN format(E'SET %s = %s;\n', s.name, w.value) END,

@@ -2,8 +2,8 @@
 //! and how to repair it. The doctor changes nothing.
 //!
 //! What a database knows of itself is examined there, by `tidegate.doctor()` (`V0018__doctor.sql`), which
-//! anybody may call in psql. What the program alone knows stands in `program.rs`. A check that cannot run, for
-//! example because a permission is missing, reports that and does not stop the other checks.
+//! anybody may call in psql. What the program alone knows stands in `program.rs`. A check that cannot run,
+//! for example because a permission is missing, reports that and does not stop the other checks.
 
 mod catalog;
 mod finding;
