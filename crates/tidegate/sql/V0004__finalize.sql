@@ -199,8 +199,8 @@ END $$;
 -- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
 -- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
 -- follow-up. Otherwise the event stays unchanged and is named in `busy_ids` if that lasts for longer than a
--- moment, as are events whose row another transaction has locked for as long. The function returns the events that are now in the log.
--- All others were no longer held.
+-- moment, as are events whose row another transaction has locked for as long. The function returns the
+-- events that are now in the log. All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
