@@ -91,10 +91,13 @@ fn rows(base: &Base, label: &str, list: &[Value]) -> Markup {
     }
 }
 
-fn cell(base: &Base, name: &str, value: &Value) -> Markup {
+/// Shows a field of a row by its name.
+pub(crate) fn cell(base: &Base, name: &str, value: &Value) -> Markup {
     match name {
-        "id" | "by" | "last_id" | "replay_of" => event(base, value),
+        "id" | "by" | "last_id" | "parent_id" | "replay_of" => event(base, value),
         "group_key" => named(value, |key| base.of("/groups", key)),
+        "correlation_id" => named(value, |id| base.to("/events").with("correlation_id", id)),
+        "deadline" | "kept_until" => time(value),
         name if name.ends_with("_at") => time(value),
         _ => field(value),
     }

@@ -359,6 +359,29 @@ COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each
 COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 COMMENT ON COLUMN tidegate.ends.code IS 'The code of its last error. Null: it had none.';
 
+-- Whoever reads one event reads these two views: a new column is added here, and shown everywhere.
+CREATE VIEW tidegate.all_events AS
+SELECT 'event_queue' AS "in", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at,
+       expires_at AS deadline, created_at, updated_at, processing_started_at, lease_token, lease_expires_at,
+       NULL::timestamptz AS finished_at, NULL::timestamptz AS kept_until, NULL::timestamptz AS forgotten_at, last_error, parent_id,
+       replay_of, delayed
+  FROM tidegate.events
+UNION ALL
+SELECT 'event_log', id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, NULL,
+       deadline, created_at, NULL, processing_started_at, lease_token, NULL,
+       finished_at, expires_at, forgotten_at, nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), ''), parent_id,
+       replay_of, false
+  FROM tidegate.event_log;
+COMMENT ON VIEW tidegate.all_events IS
+    'Live and finished events in one form, without their content. In a copied database two events may have one id: the live one, '
+    'or else the one that finished last, is meant by it.';
+
+CREATE VIEW tidegate.event_contents AS
+SELECT id, NULL::timestamptz AS finished_at, payload, NULL::jsonb AS result, progress, errors, traceparent, reported FROM tidegate.events
+UNION ALL
+SELECT id, finished_at, payload, result, progress, errors, traceparent, NULL FROM tidegate.event_log;
+COMMENT ON VIEW tidegate.event_contents IS 'The content of live and finished events.';
+
 CREATE VIEW tidegate.stuck_events AS
 SELECT id, kind, group_key, attempts, max_attempts, processing_started_at, updated_at, lease_expires_at,
        clock_timestamp() - lease_expires_at AS overdue
@@ -375,7 +398,8 @@ GRANT SELECT, UPDATE (status, available_at, expires_at, max_attempts), DELETE ON
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
     created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, parent_id, replay_of,
     delayed) ON tidegate.events TO tidegate_read;
-GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.at_work TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.ends, tidegate.all_events, tidegate.held, tidegate.at_work TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.event_contents TO tidegate_drain, tidegate_operate;
 GRANT SELECT ON tidegate.stuck_events TO tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON

@@ -65,5 +65,7 @@ pub fn broken_off(report: &DrainReport) -> String {
 
 fn ended(report: &DrainReport) -> Vec<(String, u64)> {
     let counts = report.counts();
-    counts.map(|(what, count)| (what.to_owned(), count)).collect()
+    counts
+        .map(|(what, count)| (what.to_owned(), count))
+        .collect()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tidegate::Json;
 use tidegate::admin::ShowRequest;
-use tidegate::admin::views::Columns;
+use tidegate::admin::views::{self, Columns};
 
 use super::{Text, instant, pretty, shown};
 
@@ -20,21 +20,11 @@ impl Text for ShowRequest {
     }
 }
 
-/// The fields in the order of a person's questions: what is it, why is it so, since when, what went wrong,
-/// what belongs to it. Then come all others, and the payload.
-const ORDER: &str = "id kind status why created_at available_at deadline processing_started_at lease_expires_at \
-    finished_at kept_until attempts max_attempts last_error errors notes reported group_key correlation_id dedup_key \
-    parent_id replay_of progress result";
-
 /// Describes everything that is stored about an event, one line for each field with a value.
 fn event(event: &Columns) -> String {
     let mut text = String::new();
-    let place = |name: &str| {
-        let place = ORDER.split(' ').position(|known| known == name);
-        place.unwrap_or(ORDER.len() + usize::from(name == "payload"))
-    };
     let mut fields: Vec<_> = event.iter().collect();
-    fields.sort_by_key(|(name, _)| place(name));
+    fields.sort_by_key(|(name, _)| views::place(name));
     for (name, value) in fields {
         let of_errors = |errors: Vec<BTreeMap<String, Json>>| {
             let lines: Vec<String> = errors.iter().map(error).collect();

@@ -6,18 +6,20 @@ use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::Json;
-use tidegate::admin::views::{Content, Dossier};
+use tidegate::admin::views::{self, Content, Dossier};
 use tidegate_cli::pretty;
 
+use crate::acts::title;
 use crate::desk::Desk;
 use crate::form::{Fields, Params};
 use crate::html::{
-    bytes, chip, empty, event, field, named, nothing, number, status, table, text, time, why,
+    bytes, chip, empty, field, named, nothing, number, status, table, text, time, why,
 };
 use crate::link::Base;
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
+use crate::report::cell;
 
 /// The most characters of a document that are shown at first.
 const SHOWN: usize = 20_000;
@@ -78,28 +80,20 @@ fn work(dossier: &Dossier) -> Markup {
     }
 }
 
+/// What stands elsewhere on the page.
+const ELSEWHERE: [&str; 7] = ["in", "id", "kind", "status", "why", "delayed", "last_error"];
+
+/// All that is stored about the event but its content, in the order of the command line.
 fn facts(base: &Base, dossier: &Dossier) -> Markup {
-    let one = &dossier.event;
+    let one = dossier.event.as_object().into_iter().flatten();
+    let told = |name: &str, value: &Value| !value.is_null() && !ELSEWHERE.contains(&name);
+    let mut facts: Vec<_> = one.filter(|(name, value)| told(name, value)).collect();
+    facts.sort_by_key(|(name, _)| views::place(name));
     let trace = dossier.content.as_ref().and_then(Content::trace_id);
-    let fact = |name: &str, value: Markup| html! { div { dt { (name) } dd { (value) } } };
-    let when =
-        |name: &str, key: &str| html! { @if !one[key].is_null() { (fact(name, time(&one[key]))) } };
     html! {
         dl.facts {
-            (fact("Attempts", html! { (field(&one["attempts"])) " of " (field(&one["max_attempts"])) }))
-            (fact("Group", named(&one["group_key"], |key| base.of("/groups", key))))
-            (fact("Correlation id", named(&one["correlation_id"], |id| base.to("/events").with("correlation_id", id))))
-            (fact("Deduplication key", field(&one["dedup_key"])))
-            (fact("Published", time(&one["created_at"])))
-            (when("Starts at", "available_at"))
-            (when("Deadline", "deadline"))
-            (when("Leased", "processing_started_at"))
-            (when("Lease expires", "lease_expires_at"))
-            (when("Ended", "finished_at"))
-            (when("Kept until", "kept_until"))
-            @if !one["parent_id"].is_null() { (fact("Parent", event(base, &one["parent_id"]))) }
-            @if !one["replay_of"].is_null() { (fact("Replay of", event(base, &one["replay_of"]))) }
-            @if let Some(trace) = trace { (fact("Trace id", html! { code { (trace) } })) }
+            @for (name, value) in facts { div { dt { (title(name)) } dd { (cell(base, name, value)) } } }
+            @if let Some(trace) = trace { div { dt { "Trace id" } dd { code { (trace) } } } }
         }
     }
 }

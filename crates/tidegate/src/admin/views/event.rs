@@ -15,47 +15,45 @@ statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
     /// would print `1e131071` as 131,072 digits, and turn a payload of 2.5 KB into a gigabyte.
     SHOW: "show" [INT8] = "\
-SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\", tidegate.why(id) AS why FROM tidegate.events WHERE id = $1) AS e
-UNION ALL
-SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\", tidegate.why(id) AS why FROM tidegate.logged($1)) AS l";
+SELECT row_to_json(s)::text
+  FROM (SELECT e.*, tidegate.why(e.id) AS why, c.payload, c.result, c.progress, c.errors, c.traceparent, c.reported
+          FROM tidegate.all_events AS e
+          JOIN tidegate.event_contents AS c ON c.id = e.id AND c.finished_at IS NOT DISTINCT FROM e.finished_at
+         WHERE e.id = $1 AND c.id = $1
+         ORDER BY e.finished_at DESC LIMIT 1) AS s";
 
     /// What is stored about one event in the row itself.
     BARE: "bare" [INT8] = "\
-SELECT to_jsonb(e)::text
-  FROM (SELECT 'event_queue' AS \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
-          FROM tidegate.events WHERE id = $1
-        UNION ALL
-        SELECT 'event_log', id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
-          FROM tidegate.logged($1)) AS e";
+SELECT to_jsonb(b)::text
+  FROM (SELECT \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
+          FROM tidegate.all_events WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS b";
 
-    /// One event without its content, live or finished. If a copied database used an id twice, the live event
-    /// wins.
+    /// One event without its content.
     EVENT: "event" [INT8] = "\
 SELECT (to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)))::text
-  FROM (SELECT 'event_queue' AS \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-               available_at, expires_at AS deadline, created_at, processing_started_at, NULL::timestamptz AS finished_at,
-               NULL::timestamptz AS kept_until, lease_expires_at, last_error, parent_id, replay_of, delayed
-          FROM tidegate.events WHERE id = $1
-        UNION ALL
-        SELECT 'event_log', l.id, l.kind, l.group_key, l.dedup_key, l.correlation_id, l.status, l.attempts, l.max_attempts,
-               NULL, l.deadline, l.created_at, l.processing_started_at, l.finished_at,
-               l.expires_at, NULL, e.last_error, l.parent_id, l.replay_of, false
-          FROM tidegate.event_log AS l JOIN tidegate.ends AS e ON e.id = l.id AND e.finished_at = l.finished_at
-         WHERE l.id = $1 AND e.id = $1) AS e
- ORDER BY e.\"in\" DESC, e.finished_at DESC LIMIT 1";
+  FROM tidegate.all_events AS e WHERE e.id = $1 ORDER BY e.finished_at DESC LIMIT 1";
 
     /// The content of one event as stored text, so that numbers are not rounded.
     CONTENT: "content" [INT8] = "\
 SELECT row_to_json(c)::text
-  FROM (SELECT 1 AS place, q.payload::text, NULL::text AS result, q.progress::text, q.errors::text, q.traceparent
-          FROM tidegate.event_queue AS q WHERE q.id = $1
-        UNION ALL
-        SELECT 2, l.payload::text, l.result::text, l.progress::text, l.errors::text, l.traceparent
-          FROM tidegate.event_log AS l WHERE l.id = $1) AS c
- ORDER BY c.place LIMIT 1";
+  FROM (SELECT payload::text, result::text, progress::text, errors::text, traceparent
+          FROM tidegate.event_contents WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS c";
 
     /// The progress that the running handler of one event reports.
     WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
+}
+
+/// The fields of an event in the order of a person's questions: what is it, why is it so, since when, what went
+/// wrong, what belongs to it.
+const ORDER: &str = "id kind status why created_at available_at deadline processing_started_at lease_expires_at \
+    finished_at kept_until attempts max_attempts last_error errors notes reported group_key correlation_id dedup_key \
+    parent_id replay_of progress result";
+
+/// Returns the place of a field among those of an event: unknown ones come behind the others, and the payload
+/// last.
+pub fn place(field: &str) -> usize {
+    let place = ORDER.split(' ').position(|known| known == field);
+    place.unwrap_or(ORDER.len() + usize::from(field == "payload"))
 }
 
 /// The columns of an event by name, each as its text.
@@ -66,16 +64,7 @@ pub type Columns = BTreeMap<String, Json>;
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Columns>> {
-    let event: Option<Columns> = document(client, &SHOW, &[&id]).await?;
-    Ok(event.map(|mut event| {
-        // In the queue this column is the deadline, and in the log the end of the retention.
-        let is_live = event.get("in").map(Json::get) == Some("\"event_queue\"");
-        let name = if is_live { "deadline" } else { "kept_until" };
-        if let Some(time) = event.remove("expires_at") {
-            event.insert(name.to_owned(), time);
-        }
-        event
-    }))
+    document(client, &SHOW, &[&id]).await
 }
 
 /// Returns the columns of one event that are always readable, for one of which the database cannot read the

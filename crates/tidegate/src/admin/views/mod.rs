@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_postgres::types::ToSql;
 
-pub use self::event::{Columns, Content, Dossier, show, show_bare};
+pub use self::event::{Columns, Content, Dossier, place, show, show_bare};
 pub use self::finished::{KindFigures, Span, Step};
 use super::blocked_groups::BLOCKED_GROUPS;
 use super::program::Service;

@@ -41,9 +41,18 @@ pub(crate) struct ListedEvent {
     why: String,
 }
 
-/// Everything stored about an event. The fields depend on the table that holds it.
+/// Everything stored about an event.
 #[derive(JsonSchema)]
 pub(crate) struct StoredEvent {
+    #[serde(flatten)]
+    row: EventRow,
+    #[serde(flatten)]
+    content: EventContent,
+}
+
+/// An event, live or finished, as the view `tidegate.all_events` has it.
+#[derive(JsonSchema)]
+pub(crate) struct EventRow {
     /// Its table: `event_queue` for a live event, `event_log` for a finished one.
     #[schemars(extend("enum" = ["event_queue", "event_log"]))]
     r#in: String,
@@ -53,11 +62,6 @@ pub(crate) struct StoredEvent {
     why: String,
     /// Its kind.
     kind: String,
-    /// The payload as published, or sealed.
-    payload: Value,
-    /// Why the database cannot read the content, which is left out then.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    unreadable: Option<BTreeMap<String, String>>,
     /// Its group.
     group_key: Option<String>,
     /// Its deduplication key.
@@ -70,52 +74,52 @@ pub(crate) struct StoredEvent {
     attempts: u64,
     /// The number of attempts after which it fails.
     max_attempts: u64,
-    /// All errors so far, latest last.
-    errors: Vec<Value>,
-    /// The handlers that have finished so far, and saved progress.
-    progress: Value,
+    /// When it may start; null if it has ended, as all that only live events have.
+    available_at: Option<Timestamp>,
+    /// The start-before deadline: an event that has not started by then never starts.
+    deadline: Option<Timestamp>,
     /// When it was published.
     created_at: Timestamp,
+    /// When it was last changed.
+    updated_at: Option<Timestamp>,
     /// When the current attempt began, or else the last one.
     processing_started_at: Option<Timestamp>,
     /// The lease that holds it or has ended it.
     lease_token: Option<String>,
-    /// The start-before deadline: an event that has not started by then never starts.
-    deadline: Option<Timestamp>,
+    /// When its lease runs out.
+    lease_expires_at: Option<Timestamp>,
+    /// When it ended; null if it is live, as all that only ended events have.
+    finished_at: Option<Timestamp>,
+    /// The end of its retention.
+    kept_until: Option<Timestamp>,
+    /// When its personal data was erased.
+    forgotten_at: Option<Timestamp>,
+    /// Its last error.
+    last_error: Option<String>,
     /// The event whose handler emitted it.
     parent_id: Option<i64>,
     /// The original event, if this one is a replay.
     replay_of: Option<i64>,
+    /// Whether it waits for a planned time or for another attempt.
+    delayed: bool,
+}
+
+/// What publisher and handlers wrote.
+#[derive(JsonSchema)]
+pub(crate) struct EventContent {
+    /// The payload as published, or sealed.
+    payload: Value,
+    /// Results by handler.
+    result: Value,
+    /// The handlers that have finished so far, and saved progress.
+    progress: Value,
+    /// All errors so far, latest last.
+    errors: Vec<Value>,
     /// The W3C trace context of its publish.
     traceparent: Option<String>,
-    /// When it may start.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    available_at: Timestamp,
-    /// When it was last changed.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    updated_at: Timestamp,
-    /// When its lease runs out.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    lease_expires_at: Option<Timestamp>,
-    /// Its last error.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    last_error: Option<String>,
-    /// Whether it waits for a planned time or for another attempt.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    delayed: bool,
     /// The progress that the running handler reports.
-    #[schemars(skip_serializing_if = "Option::is_none")]
     reported: Value,
-    /// Results by handler.
+    /// Why the database cannot read the content, which is left out then.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    result: Value,
-    /// When it ended.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    finished_at: Timestamp,
-    /// The end of its retention.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    kept_until: Timestamp,
-    /// When its personal data was erased.
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    forgotten_at: Option<Timestamp>,
+    unreadable: Option<BTreeMap<String, String>>,
 }
