@@ -60,23 +60,23 @@ pub struct FailuresReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Cause {
-    /// The kind; (unregistered) for all kinds that nobody has registered.
-    pub kind: String,
+    /// The number of events.
+    pub events: u64,
     /// FAILED or `COMPLETED_WITH_ERRORS`.
     pub status: String,
     /// The code of their last error; empty if they had none. (other) stands for all codes of a kind beyond
     /// the first 50 of an hour.
     pub code: String,
-    /// Their number.
-    pub events: u64,
+    /// The kind; (unregistered) for all kinds that nobody has registered.
+    pub kind: String,
+    /// The highest of their ids.
+    pub example: Option<i64>,
     /// The start of the minute, hour or day in which the first of them ended, RFC 3339.
     #[schemars(extend("format" = "date-time"))]
     pub first: String,
     /// The start of the minute, hour or day in which the last of them ended.
     #[schemars(extend("format" = "date-time"))]
     pub last: String,
-    /// The highest of their ids.
-    pub example: Option<i64>,
     /// The last error of that event, at most 300 characters. Null if it is no longer stored.
     pub message: Option<String>,
 }
