@@ -283,3 +283,40 @@ fn several<T>(
     let first = values.take(SHOWN).map(text).chain(more);
     first.collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod golden {
+    use std::fmt::Write;
+
+    use super::*;
+
+    /// Reports and how they read: a line `$ VERB exit CODE DOCUMENT`, then its text. An action has a `!`.
+    #[test]
+    fn every_report_reads_as_the_file_has_it() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/texts.txt");
+        let kept = std::fs::read_to_string(file).unwrap();
+        let mut now = String::new();
+        for line in kept.lines().filter(|line| line.starts_with("$ ")) {
+            let parts: Vec<&str> = line.splitn(5, ' ').collect();
+            let [_, verb, _, code, document] = parts[..] else {
+                panic!("{line}");
+            };
+            let name = verb.trim_end_matches('!');
+            let reported = Reported {
+                verb: name.to_owned().leak(),
+                acts: line.contains("! exit"),
+                document: serde_json::from_str(document).unwrap(),
+                code: code.parse().unwrap(),
+            };
+            writeln!(now, "{line}\n{}\n", text(&reported, None)).unwrap();
+        }
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(file, now).unwrap();
+            return;
+        }
+        assert!(
+            kept == now,
+            "UPDATE_GOLDEN=1 writes {file}, and git diff shows what differs"
+        );
+    }
+}
