@@ -55,25 +55,25 @@ const OF_CALLS: [&str; 5] = ["batch", "within", "timeout", "limit", "per_second"
 #[derive(Deserialize, Clone, Copy, Default)]
 #[serde(deny_unknown_fields)]
 struct Calls {
-    batch: Option<Whole<1, 1000>>,
+    batch: Option<WholeNumber<1, 1000>>,
     within: Option<Time<0, MINUTE>>,
     timeout: Option<Time<1, { 15 * MINUTE }>>,
-    limit: Option<Whole<1, 10_000>>,
+    limit: Option<WholeNumber<1, 10_000>>,
     per_second: Option<Rate>,
 }
 
 /// What a kind says.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kind {
+struct KindOptions {
     target: Option<String>,
     targets: Option<Vec<String>>,
-    attempts: Option<Whole<1, 1000>>,
+    attempts: Option<WholeNumber<1, 1000>>,
     timeout: Option<Time<1, { 15 * MINUTE }>>,
     backoff: Option<Time<1, DAY>>,
     backoff_max: Option<Time<1, DAY>>,
     give_up_after: Option<Time<1000, { 3660 * DAY }>>,
-    concurrency: Option<Whole<1, 10_000>>,
+    concurrency: Option<WholeNumber<1, 10_000>>,
 }
 
 /// In milliseconds.
@@ -82,9 +82,9 @@ const DAY: u64 = 24 * 60 * MINUTE;
 
 /// A whole number.
 #[derive(Clone, Copy)]
-struct Whole<const LOW: u16, const HIGH: u16>(u16);
+struct WholeNumber<const LOW: u16, const HIGH: u16>(u16);
 
-impl<'de, const LOW: u16, const HIGH: u16> Deserialize<'de> for Whole<LOW, HIGH> {
+impl<'de, const LOW: u16, const HIGH: u16> Deserialize<'de> for WholeNumber<LOW, HIGH> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         one_of(
             from,
@@ -318,9 +318,13 @@ impl Reader<'_> {
             let option = options.find(|(key, value)| holds(key.span()) || holds(value.span()));
             let is_unknown = option.is_some_and(|(key, _)| holds(key.span()));
             let others = elsewhere.iter().filter(|_| is_unknown);
-            let others: String = others.map(|other| format!(", `{other}`")).collect();
+            let others: Vec<String> = others.map(|other| format!(", `{other}`")).collect();
             let option = option.map_or("", |(key, _)| key.get_ref());
-            self.refuse(part, option, &format!("{}{others}", error.message()));
+            self.refuse(
+                part,
+                option,
+                &format!("{}{}", error.message(), others.concat()),
+            );
         })
         .ok()
     }
@@ -349,7 +353,7 @@ impl Reader<'_> {
         let mut address = Value::Null;
         let ways: Vec<(&str, u16)> = WAYS.into_iter().filter(|way| part.has(way.0)).collect();
         if let [(way, most)] = ways[..] {
-            if let Some(Whole(batch)) = calls.batch.filter(|batch| batch.0 > most) {
+            if let Some(WholeNumber(batch)) = calls.batch.filter(|batch| batch.0 > most) {
                 let why = format!("must be a whole number of 1 to {most}, got {batch}");
                 self.refuse(part, "batch", &why);
             }
@@ -395,12 +399,12 @@ impl Reader<'_> {
     }
 
     fn kind(&mut self, part: &Part<'_>, calls: &BTreeMap<&str, Calls>) -> DeclaredKind {
-        let Some(kind) = self.options::<Kind>(part, &[]) else {
+        let Some(kind) = self.options::<KindOptions>(part, &[]) else {
             let (targets, policy) = (Vec::new(), Policy::default());
             return DeclaredKind { targets, policy };
         };
         let mut policy = Policy::default();
-        if let Some(Whole(attempts)) = kind.attempts {
+        if let Some(WholeNumber(attempts)) = kind.attempts {
             policy = policy.attempts(attempts);
         }
         let time = kind.timeout.map(|time| time.0);
@@ -429,7 +433,7 @@ impl Reader<'_> {
         if let Some(Time(limit)) = kind.give_up_after {
             policy = policy.give_up_after(limit);
         }
-        if let Some(Whole(events)) = kind.concurrency {
+        if let Some(WholeNumber(events)) = kind.concurrency {
             if part.name.chars().count() > 95 {
                 let why = "must not be given for a kind of more than 95 characters";
                 self.refuse(part, "concurrency", why);

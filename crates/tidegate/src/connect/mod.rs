@@ -96,8 +96,8 @@ pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config> {
 #[doc(hidden)]
 pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
 
-/// Returns a reader of this secret: its name or ARN in Secrets Manager, or `file:PATH`. Nothing is read before
-/// its first use.
+/// Returns a reader of this secret: its name or ARN in Secrets Manager, or `file:PATH`. Nothing is read
+/// before its first use.
 #[doc(hidden)]
 pub fn secret_reader(setting: &str, place: String) -> Result<SecretReader> {
     let Some(path) = place.strip_prefix("file:").map(str::to_owned) else {

@@ -79,6 +79,9 @@ pub(super) async fn client_of_aws() -> Result<reqwest::Client> {
 }
 
 /// Returns a client that follows no redirects, and trusts these certificates.
+///
+/// # Errors
+/// [`Error::Config`] when it cannot be made.
 pub async fn http_client(
     trust: &Trust,
     with: impl FnOnce(ClientBuilder) -> ClientBuilder,
