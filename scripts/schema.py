@@ -52,11 +52,11 @@ READERS = ["read", "operate"]
 INTERNALLY = ("Internal.", "index of ready events.")
 # What people look at by the verbs, and what only Tidegate's own programs, functions and views use: one line each in the reference.
 INTERNAL = set("""
-    all_events event_contents drain_run drain_slot schedule held event_log_default lease lease_cut minute_stats queue_migrations service service_place target
-    cleanup_step default_max_attempts doctor_checks examine_kinds examine_server examine_store examine_work expiring figures_by_kind figures_since
-    find_subject give_up_after has_nul here home in_words is_copy job_status job_status_code job_status_number left_to_do log_partitions logged move_in
-    offspring oldest_ready patience publish_batch publish_one record_publish refusal takes_plaintext targets time_in_words unmarked_events
-    unordered_leases vacuum_holders
+    all_events blocked cleanup_step default_max_attempts depths doctor_checks drain_run drain_slot ended event_contents event_log_default
+    examine_kinds examine_server examine_store examine_work expiring figures_by_kind figures_since find_subject give_up_after has_nul held here home
+    in_words is_copy job_status job_status_code job_status_number lease lease_cut left_to_do log_partitions logged minute_stats move_in offspring
+    oldest_ready patience publish_batch publish_one queue_migrations record_publish refusal schedule service service_place takes_plaintext target
+    targets time_in_words unmarked_events unordered_leases vacuum_holders waiting_behind
 """.split())
 # A table that people write to, and the view by which they read it.
 WRITTEN = {"event_queue": "events"}

@@ -326,12 +326,12 @@ COMMENT ON FUNCTION tidegate.ended IS
     'What was counted of the events that have ended since a time: the rows of minute_stats from the minute, hour or day in which '
     'it lies, without those that were put off. since: a time.';
 
--- A statistic of the last hour costs what its figures cost, whatever the size of the log. Percentiles need the
--- log: of the events that ended in this hour, 100,000 are enough.
+-- A statistic of the last hour costs what its figures cost, whatever the size of the log. Percentiles need
+-- the log: of the events that ended in this hour, 100,000 are enough.
 --
--- The block range index finds them. This does not work with clock_timestamp(), which changes from row to row,
--- so that no index can be used. With ten million rows in the log, reading the last hour took 0.7 s with it and
--- 0.02 s with statement_timestamp().
+-- The block range index finds them. This does not work with clock_timestamp(), which changes from row to
+-- row, so that no index can be used. With ten million rows in the log, reading the last hour took 0.7 s with
+-- it and 0.02 s with statement_timestamp().
 CREATE FUNCTION tidegate.figures_by_kind() RETURNS TABLE (
     kind text, pending bigint, processing bigint, delayed bigint, max_attempts_used integer, oldest_age_ms bigint,
     completed bigint, completed_with_errors bigint, failed bigint, attempts_per_event double precision,

@@ -1,9 +1,9 @@
 //! Draws the report of any verb: a line that says whether it was done, then its fields, its lists as tables,
-//! and what is true of it. The JSON Schema of the report says what a field means, so nothing here knows a verb
-//! by name: see [`Words`].
+//! and what is true of it. The JSON Schema of the report says what a field means, so nothing here knows a
+//! verb by name: see [`Words`].
 //!
-//! A `title` replaces the name of a field or a value of an enum. A list with `maxItems` is a sample. A text of
-//! the format `commands` stands below its row, to be copied.
+//! A `title` replaces the name of a field or a value of an enum. A list with `maxItems` is a sample. A text
+//! of the format `commands` stands below its row, to be copied.
 
 use serde_json::Value;
 use tidegate::Json;

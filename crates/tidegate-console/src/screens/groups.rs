@@ -2,7 +2,8 @@
 
 use axum::extract::Path;
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tidegate::admin::BlockedGroupsRequest;
 use tidegate_cli::quoted;
 
 use super::events;
@@ -13,17 +14,19 @@ use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-/// The most live events on a group's page.
+/// The most groups on the page, and the most live events on a group's page.
 const SHOWN: u32 = 100;
 
 pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     if let Some(key) = request.text("key") {
         return group(&desk, key).await;
     }
-    let overview = desk.service().overview().await?;
-    let count = overview.blocked.len();
+    let wanted = BlockedGroupsRequest { limit: Some(SHOWN) };
+    let report = json!(desk.service().run(&wanted).await?);
+    let groups = report["groups"].as_array().map_or(&[][..], Vec::as_slice);
+    let count = groups.len();
     let body = html! {
-        @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, &overview.blocked)) }
+        @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, groups)) }
         p.note { "A group is blocked while its first event waits for a retry, a planned time or a service. The page checks the first 10,000 delayed events of groups, and as many ready ones while a service is not called, and lists at most 100 groups." }
     };
     let page = Page::new("/groups", "Blocked groups", "tidegate blocked-groups", body);

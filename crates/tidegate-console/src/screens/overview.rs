@@ -109,13 +109,8 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
             " are leased by workers that have stopped responding; the next drain takes them back"
         });
     }
-    let blocked = overview.blocked.len();
-    if blocked > 0 {
-        let text = if blocked >= 100 {
-            "100 or more".to_owned()
-        } else {
-            number(blocked as u64)
-        };
+    if overview.blocked > 0 {
+        let text = number(overview.blocked);
         needs.push(html! {
             (chip("warn", "!", "blocked")) " " a href=(base.to("/groups")) { (text) " groups" } " wait for their first event"
         });

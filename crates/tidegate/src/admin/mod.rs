@@ -2,7 +2,7 @@
 //! line, a console) needs to pass them on.
 //!
 //! A verb is a request that implements [`Verb`]: its fields are the fields of an invocation and the flags of
-//! the command line, and its documentation is the command line's help. The list `verbs!` names every verb once.
+//! the command line, and its documentation is the command line's help. The list `verbs!` names every verb.
 //! The function's dispatch, the subcommands, the JSON Schemas and the statements come from it.
 
 #![expect(

@@ -28,8 +28,7 @@ pub struct StatsReport {
     pub delayed: u64,
     /// Leased events whose lease has run out because their worker died or froze.
     pub stuck: u64,
-    /// Groups whose first event waits while other events wait behind it, as the view `tidegate.blocked_groups`
-    /// finds them.
+    /// Groups whose first event waits while other events wait behind it.
     pub blocked_groups: u64,
     /// Dead letters of the last day that failed, as `failures` counts them.
     pub failed_last_day: u64,

@@ -121,38 +121,37 @@ report! {
         failed: End("failed", "Failed");
         /// Back in the queue for another attempt.
         retried: End("to be retried", "Retried");
-        /// Back in the queue, with their attempt restored: a service that they need does not answer.
+        /// Back in the queue at no cost: a service does not answer.
         #[serde(default, skip_serializing_if = "is_none")]
         deferred: End("waiting for a service", "");
-        /// Their handlers asked to run later: back in the queue with their attempt restored, or COMPLETED
-        /// with a new event that does the work (`Done::put_off`).
+        /// Their handlers asked to run later. They are back in the queue with their attempt restored, or
+        /// COMPLETED with a new event that does the work (`Done::put_off`).
         #[serde(default, skip_serializing_if = "is_none")]
         snoozed: End("snoozed", "");
-        /// Back in the queue before they started, with their attempt restored.
+        /// Back in the queue before they started, at no cost.
         released: End("released before they started", "Released");
-        /// No longer held by this drain when their handlers finished: requeued, or leased by another worker
-        /// after the lease had run out.
+        /// No longer held by this drain when their handlers finished. They were requeued, or leased by another
+        /// worker after the lease had run out.
         lease_lost: End("lease lost", "LeaseLost");
-        /// Ended FAILED without a handler: their start-before deadline had passed.
+        /// Ended FAILED unhandled: their deadline had passed.
         expired: Count("expired", "Expired");
-        /// Ended FAILED without a handler: a worker had abandoned their last attempt.
+        /// Ended FAILED unhandled: their worker went away on the last attempt.
         abandoned: Count("abandoned", "Abandoned");
-        /// Ended FAILED without a handler: they had waited for a service for too long.
+        /// Ended FAILED unhandled: they had waited too long for a service.
         #[serde(default, skip_serializing_if = "is_none")]
         given_up: Count("ended, a service being down", "Failed");
         /// Follow-ups published.
         published: Count("follow-ups published", "Published");
-        /// Periodic events published for schedule slots that were due.
+        /// Periodic events published.
         #[serde(default, skip_serializing_if = "is_none")]
         scheduled: Rare("periodic events published", "");
-        /// Handlers that were given up on and cannot be ended, because they block their threads. They
-        /// continue after the run is over, while their events are back in the queue. Run the next drain in a
-        /// new process.
+        /// Handlers that were given up on and block their threads. They continue after the run is over, while
+        /// their events are back in the queue. Run the next drain in a new process.
         #[serde(default, skip_serializing_if = "is_none")]
         still_running: Rare("given up, but still running", "StillRunning");
         /// Leases that returned events.
         batches: Count("", "");
-        /// Further drains that it has started, to work alongside it or after it.
+        /// Further drains that it has started.
         #[serde(default, skip_serializing_if = "is_none")]
         started_drains: Rare("", "");
         /// Starts of further drains that failed.
@@ -166,45 +165,45 @@ report! {
         pub budget_ms: u64,
         /// Why it ended.
         pub stop_reason: StopReason,
-        /// The slot of this drain, of `DrainOptions::max_drains`; 0 if it had none.
+        /// Its slot; 0 if it had none.
         #[serde(default)]
         pub slot: u16,
-        /// Live events left, in any state. `None`, like the other figures of the queue, if the database did not
-        /// tell in time.
+        /// Live events left. Unknown, like the other figures of the queue, if the database did not tell in
+        /// time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub backlog: Option<u64>,
-        /// The part of the backlog that a drain of this program could lease now. Excludes events that are
-        /// planned, wait for a retry, are leased by another drain, or are held back by their group, a pause or an
-        /// outside service. 10,000 at most.
+        /// Of these, events that a drain of this program could lease now; 10,000 at most. Excludes events that
+        /// are planned, wait for a retry, are leased by another drain, or are held back by their group, a
+        /// pause or an outside service.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ready_left: Option<u64>,
-        /// The next time when a plan, a retry, a schedule, a service's next try, or the end of another worker's
-        /// lease or slot makes work available, if it is known; RFC 3339. If it is overdue, the current time.
+        /// When there will be more to do. That is the next time when a plan, a retry, a schedule, a service's
+        /// next try, or the end of another worker's lease or slot makes work available; RFC 3339. If it is
+        /// overdue, the current time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
         pub next_due_at: Option<String>,
         /// Age of the oldest live event.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub oldest_age_ms: Option<u64>,
-        /// How long the oldest event has been ready that a drain of this program could lease now; 0 if there is
-        /// none.
+        /// How long an event has been ready that a drain of this program could lease now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub oldest_ready_ms: Option<u64>,
-        /// Live events that will pass their start-before deadline before they start.
+        /// Live events that will pass their deadline before they start.
         #[serde(default, skip_serializing_if = "is_none")]
         pub expiring: u64,
-        /// Services that are not called now, with the events that wait for each. Empty unless the run has met
+        /// Services that are not called now, and how many events wait for each. Empty unless the run has met
         /// one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub services_down: Vec<ServiceStatus>,
-        /// The `calls` of each service and target, of these `failed`, `bad_answer`, `throttled` and `unavailable`,
-        /// `took_ms` and `longest_ms`; at most a hundred services, and `other`.
+        /// The `calls` of each service and target: `failed`, `bad_answer`, `throttled`, `unavailable`, `took_ms`,
+        /// `longest_ms`; at most a hundred services, and `other`.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub services: BTreeMap<String, ServiceCalls>,
         /// The cost of the run.
         #[serde(default)]
         pub cost: Cost,
-        /// Live events of kinds that this program does not handle, by kind; at most twenty kinds.
+        /// Live events of other programs' kinds, of twenty kinds at most.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub unhandled: BTreeMap<String, u64>,
     }
@@ -265,14 +264,14 @@ impl ServiceCalls {
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
-    /// The total time that the run waited for its two database sessions: the database's work, the round
-    /// trips, and its own waits. The database is busy for less than that.
+    /// How long the run's two sessions waited for the database, together. That is the database's work, the
+    /// round trips, and their own waits.
     pub database_ms: u64,
-    /// Bytes that the whole server wrote to its write-ahead log meanwhile, including other sessions' writes.
-    /// `None` if the server does not report them.
+    /// Bytes that the whole server wrote to its write-ahead log meanwhile.
+    /// Unknown if the server does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_wal_bytes: Option<u64>,
-    /// Memory times time, as Lambda charges for it. `None` if the memory size is not known.
+    /// Memory times time, as Lambda charges for it. Unknown if the memory size is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gb_seconds: Option<f64>,
     /// Events ended per GB-second.

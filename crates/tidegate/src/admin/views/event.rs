@@ -43,8 +43,8 @@ SELECT row_to_json(c)::text
     WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
 }
 
-/// The fields of an event in the order of a person's questions: what is it, why is it so, since when, what went
-/// wrong, what belongs to it.
+/// The fields of an event in the order of a person's questions: what is it, why is it so, since when, what
+/// went wrong, what belongs to it.
 const ORDER: &str = "id kind status why created_at available_at deadline processing_started_at lease_expires_at \
     finished_at kept_until attempts max_attempts last_error errors notes reported group_key correlation_id dedup_key \
     parent_id replay_of progress result";

@@ -15,13 +15,12 @@ use tokio_postgres::types::ToSql;
 
 pub use self::event::{Columns, Content, Dossier, place, show, show_bare};
 pub use self::finished::{KindFigures, Span, Step};
-use super::blocked_groups::BLOCKED_GROUPS;
 use super::program::Service;
 use crate::config::in_range;
 use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::queue::statement::{Statement, statements};
-use crate::queue::{backlog, documents, services};
+use crate::queue::{backlog, document, documents, services};
 use crate::status::{ServiceState, ServiceStatus};
 
 /// The statements of all views.
@@ -46,9 +45,6 @@ pub(super) fn limit(limit: Option<u32>) -> Result<i64> {
 /// The most live events that are counted. Above it the number is an estimate.
 pub const COUNTED: u32 = 100_000;
 
-/// The most blocked groups in an overview.
-const BLOCKED_SHOWN: i64 = 100;
-
 /// The most drains in an overview.
 const DRAINS_SHOWN: i64 = 8;
 
@@ -66,6 +62,9 @@ SELECT jsonb_build_object(
 
     /// Live events by kind, among the first `$1`.
     DEPTHS: "depths" [INT8] = "SELECT to_jsonb(d)::text FROM tidegate.depths($1) AS d ORDER BY d.kind";
+
+    /// How many groups wait for their first event.
+    BLOCKED: "blocked" [] = "SELECT count(*)::text FROM tidegate.blocked()";
 
     /// The live events of a group in order, at most `$2`, with what each waits for.
     GROUP: "group_events" [TEXT, INT8] = "\
@@ -153,8 +152,8 @@ pub struct Overview {
     pub oldest_age_ms: u64,
     /// By kind.
     pub depths: Vec<Depth>,
-    /// Blocked groups, at most 100.
-    pub blocked: Vec<Value>,
+    /// Blocked groups.
+    pub blocked: u64,
     /// Services; unavailable ones first.
     pub services: Vec<ServiceStatus>,
     /// The latest drains.
@@ -278,7 +277,7 @@ impl Service {
             is_estimate: backlog.is_estimate(),
             oldest_age_ms: backlog.oldest_age_ms,
             depths,
-            blocked: documents(&client, &BLOCKED_GROUPS, &[&BLOCKED_SHOWN]).await?,
+            blocked: document(&client, &BLOCKED, &[]).await?.unwrap_or_default(),
             services: services(&client).await?,
             drains: documents(&client, &DRAINS, &[&DRAINS_SHOWN]).await?,
         })
