@@ -175,7 +175,7 @@ async fn an_event_is_shown_in_the_order_of_a_persons_questions() {
         "{live}"
     );
     assert!(
-        live.get("expires_at").is_none() && live.get("kept_until").is_none(),
+        live.get("expires_at").is_none() && live["kept_until"].is_null(),
         "{live}"
     );
     let payload = run(&db, &["show", &live["id"].to_string()]).await.stdout;

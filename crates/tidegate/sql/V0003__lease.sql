@@ -292,12 +292,8 @@ BEGIN
                   HINT = format('ALTER ROLE %I SET default_transaction_isolation = ''read committed''', session_user);
     END IF;
     taken := 0;
-    IF worker <> token AND EXISTS (SELECT FROM tidegate.lease_cut) THEN
-        PERFORM tidegate.apply_cuts();
-    END IF;
-    IF cardinality(over) > 0 THEN
-        PERFORM tidegate.remove_ended(over);
-    END IF;
+    PERFORM tidegate.apply_cuts() WHERE worker <> token AND EXISTS (SELECT FROM tidegate.lease_cut);
+    PERFORM tidegate.remove_ended(over) WHERE cardinality(over) > 0;
     -- The server may count transactions differently from before, for example if it is a copy of the database
     -- behind the same name. The kept values are then meaningless, so the walk starts again.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN

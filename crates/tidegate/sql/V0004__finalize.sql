@@ -195,6 +195,51 @@ BEGIN
     RETURN busy;
 END $$;
 
+-- Which of these events cannot end now: another transaction has their row, or is publishing to the group of a
+-- follow-up, for longer than a moment. The rows of the others are locked. It runs with the settings of
+-- finalize_leased(), which alone calls it.
+CREATE FUNCTION tidegate.busy_ends(event_ids bigint[], leased int8multirange, next_parent_ids bigint[], next_group_keys text[])
+    RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    free bigint[];
+    busy text[];
+    busy_ids bigint[] := '{}';
+BEGIN
+    free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                   WHERE q.id = ANY (event_ids) AND q.id <@ leased FOR UPDATE SKIP LOCKED);
+    IF cardinality(free) < cardinality(event_ids) THEN
+        busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                           WHERE q.id = ANY (event_ids) AND q.id <@ leased AND q.id <> ALL (free));
+    END IF;
+    IF busy_ids <> '{}' THEN
+        -- Mostly the scan of another lease, which is over in a moment.
+        BEGIN
+            PERFORM set_config('lock_timeout', '100ms', true);
+            PERFORM FROM tidegate.event_queue AS q WHERE q.id = ANY (busy_ids) ORDER BY q.id FOR UPDATE;
+            busy_ids := '{}';
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            NULL;
+        END;
+        PERFORM set_config('lock_timeout', '1s', true);
+    END IF;
+    IF cardinality(next_group_keys) > 0 THEN
+        busy := tidegate.busy_groups(next_group_keys);
+        busy_ids := busy_ids || ARRAY(
+            SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+             WHERE f.group_key = ANY (busy));
+    END IF;
+    IF busy_ids <> '{}' THEN
+        -- Nothing later of their groups ends before them.
+        busy_ids := busy_ids || ARRAY(
+            SELECT q.id FROM tidegate.event_queue AS q
+              JOIN (SELECT b.group_key, min(b.id) AS first FROM tidegate.event_queue AS b
+                     WHERE b.id = ANY (busy_ids) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held
+                ON held.group_key = q.group_key
+             WHERE q.id = ANY (event_ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
+    END IF;
+    RETURN busy_ids;
+END $$;
+
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a
 -- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
 -- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
@@ -215,8 +260,6 @@ CREATE FUNCTION tidegate.finalize_leased(
 DECLARE
     lease record;
     instant CONSTANT timestamptz := clock_timestamp();
-    busy text[];
-    free bigint[];
     put record;
 BEGIN
     ended_ids := '{}';
@@ -235,38 +278,7 @@ BEGIN
     END IF;
     lease.ids := lease.ids - tidegate.cuts_of(finalize_leased.token);
     IF NOT waits THEN
-        free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
-                       WHERE q.id = ANY (finalize_leased.ids) AND q.id <@ lease.ids FOR UPDATE SKIP LOCKED);
-        IF cardinality(free) < cardinality(finalize_leased.ids) THEN
-            busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
-                               WHERE q.id = ANY (finalize_leased.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
-        END IF;
-        IF busy_ids <> '{}' THEN
-            -- Mostly the scan of another lease, which is over in a moment.
-            BEGIN
-                PERFORM set_config('lock_timeout', '100ms', true);
-                PERFORM FROM tidegate.event_queue AS q WHERE q.id = ANY (busy_ids) ORDER BY q.id FOR UPDATE;
-                busy_ids := '{}';
-            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-                NULL;
-            END;
-            PERFORM set_config('lock_timeout', '1s', true);
-        END IF;
-        IF cardinality(next_group_keys) > 0 THEN
-            busy := tidegate.busy_groups(next_group_keys);
-            busy_ids := busy_ids || ARRAY(
-                SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
-                 WHERE f.group_key = ANY (busy));
-        END IF;
-        IF busy_ids <> '{}' THEN
-            -- Nothing later of their groups ends before them.
-            busy_ids := busy_ids || ARRAY(
-                SELECT q.id FROM tidegate.event_queue AS q
-                  JOIN (SELECT b.group_key, min(b.id) AS first FROM tidegate.event_queue AS b
-                         WHERE b.id = ANY (busy_ids) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held
-                    ON held.group_key = q.group_key
-                 WHERE q.id = ANY (finalize_leased.ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
-        END IF;
+        busy_ids := tidegate.busy_ends(finalize_leased.ids, lease.ids, next_parent_ids, next_group_keys);
     END IF;
     WITH outcome AS MATERIALIZED (
         SELECT o.* FROM unnest(finalize_leased.ids, statuses, rans, error_lists, results, progresses)
@@ -448,5 +460,5 @@ END $$;
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,
-    tidegate.busy_groups, tidegate.finalize_leased, tidegate.drop_unreadable, tidegate.end_unreadable, tidegate.retry_leased, tidegate.save_progress,
-    tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;
+    tidegate.busy_groups, tidegate.busy_ends, tidegate.finalize_leased, tidegate.drop_unreadable, tidegate.end_unreadable,
+    tidegate.retry_leased, tidegate.save_progress, tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;

@@ -380,6 +380,8 @@ CREATE VIEW tidegate.event_contents AS
 SELECT id, NULL::timestamptz AS finished_at, payload, NULL::jsonb AS result, progress, errors, traceparent, reported FROM tidegate.events
 UNION ALL
 SELECT id, finished_at, payload, result, progress, errors, traceparent, NULL FROM tidegate.event_log;
+COMMENT ON COLUMN tidegate.all_events."in" IS 'Its table: event_queue of a live event, event_log of a finished one.';
+COMMENT ON COLUMN tidegate.all_events.kept_until IS 'The end of its retention. Null: it is live.';
 COMMENT ON VIEW tidegate.event_contents IS 'The content of live and finished events.';
 
 CREATE VIEW tidegate.stuck_events AS

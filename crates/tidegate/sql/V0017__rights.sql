@@ -10,6 +10,8 @@ BEGIN
                        ('blocked_groups', 'event_queue'), ('leases', 'lease'), ('services', 'service'),
                        ('daily_stats', 'minute_stats'),
                        ('jobs', 'event_log'), ('jobs', 'event_queue'), ('ends', 'event_log'), ('ends', 'event_queue'),
+                       ('all_events', 'events'), ('all_events', 'event_log'), ('all_events', 'event_queue'),
+                       ('event_contents', 'events'), ('event_contents', 'event_log'), ('event_contents', 'event_queue'),
                        ('stuck_events', 'events'), ('stuck_events', 'event_queue')) AS pair(object, source)
           JOIN pg_attribute AS a ON a.attrelid = ('tidegate.' || pair.object)::regclass AND a.attnum > 0
           JOIN pg_attribute AS b ON b.attrelid = ('tidegate.' || pair.source)::regclass AND b.attname = a.attname

@@ -468,6 +468,17 @@ COMMENT ON FUNCTION tidegate.doctor IS
     'Examines the queue: for each check its state (ok, warning or problem), what it found, and what to run. kinds: those that a '
     'program handles; left out, those that any program has registered. wanted: the name of one check; left out, all.';
 
+COMMENT ON FUNCTION tidegate.time_in_words IS 'A duration for people. span: the duration.';
+COMMENT ON FUNCTION tidegate.in_words IS 'A time for people, in UTC. at: the time.';
+COMMENT ON FUNCTION tidegate.oldest_ready IS 'The oldest event that a drain could lease now. kinds: those that it handles.';
+COMMENT ON FUNCTION tidegate.vacuum_holders IS
+    'What keeps vacuum from its work. open_for: transactions that have been open for so long. behind: replication slots that are '
+    'so many transactions behind.';
+COMMENT ON FUNCTION tidegate.examine_server IS 'Checks of doctor(). wanted: the name of the check.';
+COMMENT ON FUNCTION tidegate.examine_store IS 'Checks of doctor(). wanted: the name of the check.';
+COMMENT ON FUNCTION tidegate.examine_work IS 'Checks of doctor(). wanted: the name of the check. kinds: as of doctor().';
+COMMENT ON FUNCTION tidegate.examine_kinds IS 'Checks of doctor(). wanted: the name of the check. kinds: as of doctor().';
+
 -- What the roles may do here; see roles.sql. Each check has its caller's rights.
 GRANT EXECUTE ON FUNCTION tidegate.doctor, tidegate.doctor_checks, tidegate.examine_server, tidegate.examine_store,
     tidegate.examine_work, tidegate.examine_kinds, tidegate.vacuum_holders, tidegate.oldest_ready,

@@ -57,7 +57,7 @@ pub struct Lease {
     /// The lease.
     pub token: String,
     /// The number of times that operators have removed events from it.
-    pub cuts: u64,
+    pub cuts: i64,
 }
 
 statements! {

@@ -263,8 +263,7 @@ impl Service {
         Ok(rights.into_iter().next().unwrap_or_default())
     }
 
-    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events;
-    /// [`StatsRequest`](super::StatsRequest) counts all.
+    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events.
     ///
     /// # Errors
     /// When the database fails.
