@@ -409,7 +409,7 @@ async fn answer<V: Verb>(
 pub struct Reported {
     /// The verb's name. [`schema::of_action`] has the schema of the document.
     pub verb: &'static str,
-    /// Whether the verb is an action, for which the audit names an operator.
+    /// Whether the verb is an action: the audit names an operator for it, or it has a dry run.
     pub acts: bool,
     /// The report as a JSON object, with the action's name.
     pub document: Json,
@@ -423,10 +423,12 @@ impl Reported {
     /// # Errors
     /// [`Error::Unreadable`] when it cannot be written as JSON.
     pub fn of<V: Verb>(verb: &V, report: &V::Report) -> Result<Self> {
+        let document = document::<V>(report)?;
+        let is_tried = document.members().iter().any(|(name, _)| name == "dry_run");
         Ok(Self {
             verb: V::NAME,
-            acts: verb.clone().actor().is_some(),
-            document: document::<V>(report)?,
+            acts: is_tried || verb.clone().actor().is_some(),
+            document,
             code: verb.code(report),
         })
     }
