@@ -771,7 +771,12 @@ async fn assert_views_are_not_compiled(client: &Client) {
         "SELECT table_name::text FROM information_schema.views WHERE table_schema = 'tidegate'";
     for row in client.query(views, &[]).await.unwrap() {
         let view: &str = row.get(0);
-        for asked in ["", "ORDER BY 1 DESC LIMIT 20"] {
+        // The reports ask these for one event, and a union of unions is not read in order.
+        let in_order = match view {
+            "all_events" | "event_contents" => "WHERE id = 5",
+            _ => "ORDER BY 1 DESC LIMIT 20",
+        };
+        for asked in ["", in_order] {
             let statement = format!("SELECT * FROM tidegate.{view} {asked}");
             let explain = format!("EXPLAIN (FORMAT JSON) {statement}");
             let plan: Value = client.query_one(&explain, &[]).await.unwrap().get(0);

@@ -361,13 +361,13 @@ COMMENT ON COLUMN tidegate.ends.code IS 'The code of its last error. Null: it ha
 
 -- Whoever reads one event reads these two views: a new column is added here, and shown everywhere.
 CREATE VIEW tidegate.all_events AS
-SELECT 'event_queue' AS "in", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at,
+SELECT id, 'event_queue' AS "in", kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at,
        expires_at AS deadline, created_at, updated_at, processing_started_at, lease_token, lease_expires_at,
        NULL::timestamptz AS finished_at, NULL::timestamptz AS kept_until, NULL::timestamptz AS forgotten_at, last_error, parent_id,
        replay_of, delayed
   FROM tidegate.events
 UNION ALL
-SELECT 'event_log', id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, NULL,
+SELECT id, 'event_log', kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, NULL,
        deadline, created_at, NULL, processing_started_at, lease_token, NULL,
        finished_at, expires_at, forgotten_at, nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), ''), parent_id,
        replay_of, false
