@@ -5,9 +5,9 @@
 //! For collectors of traces, this crate also emits `tracing` spans of the target `tidegate::spans`. It gives
 //! them their places in a trace itself, in three fields: `trace.position` is the span's own position as a
 //! `traceparent`, `trace.parent` the id of the span above it, and `trace.links` a list of further positions.
-//! The fields `otel.*` are those of `tracing-opentelemetry`, and all others are attributes. A span is recorded
-//! when it closes. One whose position is never recorded is not part of any trace. No span holds a payload, a
-//! group, or the text of an error, because each of these may name a person (I9).
+//! The fields `otel.*` are those of `tracing-opentelemetry`, and all others are attributes. A span is
+//! recorded when it closes. One whose position is never recorded is not part of any trace. No span holds a
+//! payload, a group, or the text of an error, because each of these may name a person (I9).
 //!
 //! The names of the attributes, version 1.44.0:
 //! <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>.

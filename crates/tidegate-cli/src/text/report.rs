@@ -46,11 +46,7 @@ pub fn text(reported: &Reported, width: Option<usize>) -> String {
     }
     let report = reported.document.read().unwrap_or_default();
     let is_alone = drawn.fields.is_empty() && drawn.tables.len() < 2;
-    let head = if is_alone {
-        None
-    } else {
-        head(reported, &report)
-    };
+    let head = (!is_alone).then(|| head(reported, &report)).flatten();
     let fields = drawn.lines();
     let tables = drawn.tables.iter().map(|(name, table)| {
         let head = if is_alone {

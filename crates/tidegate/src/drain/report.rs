@@ -130,8 +130,8 @@ report! {
         snoozed: End("snoozed", "");
         /// Back in the queue before they started, at no cost.
         released: End("released before they started", "Released");
-        /// No longer held by this drain when their handlers finished. They were requeued, or leased by another
-        /// worker after the lease had run out.
+        /// No longer held by this drain when their handlers finished. They were requeued, or leased by
+        /// another worker after the lease had run out.
         lease_lost: End("lease lost", "LeaseLost");
         /// Ended FAILED unhandled: their deadline had passed.
         expired: Count("expired", "Expired");
@@ -172,9 +172,9 @@ report! {
         /// time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub backlog: Option<u64>,
-        /// Of these, events that a drain of this program could lease now; 10,000 at most. Excludes events that
-        /// are planned, wait for a retry, are leased by another drain, or are held back by their group, a
-        /// pause or an outside service.
+        /// Of these, events that a drain of this program could lease now; 10,000 at most. Excludes events
+        /// that are planned, wait for a retry, are leased by another drain, or are held back by their group,
+        /// a pause or an outside service.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ready_left: Option<u64>,
         /// When there will be more to do. That is the next time when a plan, a retry, a schedule, a service's
@@ -196,8 +196,8 @@ report! {
         /// one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub services_down: Vec<ServiceStatus>,
-        /// The `calls` of each service and target: `failed`, `bad_answer`, `throttled`, `unavailable`, `took_ms`,
-        /// `longest_ms`; at most a hundred services, and `other`.
+        /// The `calls` of each service and target: `failed`, `bad_answer`, `throttled`, `unavailable`,
+        /// `took_ms`, `longest_ms`; at most a hundred services, and `other`.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub services: BTreeMap<String, ServiceCalls>,
         /// The cost of the run.
