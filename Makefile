@@ -55,7 +55,7 @@ doc: tools
 	cargo test $(CARGO_FLAGS) --workspace --doc
 	@python3 scripts/check.py cost
 
-schema: tools ## write catalog.txt, the SQL reference, the guides' programs and target/schema; CHECK=1 only compares
+schema: tools ## write catalog.txt, the SQL reference, the guides' programs and target/schema.sql; CHECK=1 only compares
 	@python3 scripts/schema.py $(if $(CHECK),check,write)
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/

@@ -53,7 +53,7 @@ CREATE FUNCTION forms.steps(form_id text) RETURNS jsonb
     LANGUAGE sql STABLE SECURITY DEFINER AS $$
     -- Materialized: with the limit in sight, the planner may walk all events by their ids.
     WITH own AS MATERIALIZED (
-        SELECT j.id, j.kind, j.status, j.created_at, j.finished_at FROM tidegate.jobs AS j
+        SELECT j.id, j.kind, j.status, j.created_at, j.finished_at FROM @tidegate.jobs AS j
          WHERE j.correlation_id = steps.form_id AND j.group_key = 'form:' || steps.form_id
     )
     SELECT coalesce(jsonb_agg(to_jsonb(s) - 'id' ORDER BY s.id), '[]') FROM (SELECT * FROM own ORDER BY id LIMIT 100) AS s
@@ -68,7 +68,7 @@ CREATE FUNCTION forms.opening(company_number text) RETURNS text
     LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT f.id FROM forms.form AS f
      WHERE f.company_number = opening.company_number AND f.case_number IS NULL
-       AND EXISTS (SELECT FROM tidegate.event_queue AS q
+       AND EXISTS (SELECT FROM @tidegate.event_queue AS q
                     WHERE q.group_key = 'form:' || f.id AND q.kind IN ('form_submitted', 'form_archived'))
      ORDER BY f.created_at, f.id LIMIT 1
 $$;
@@ -130,7 +130,7 @@ CREATE TABLE forms.notice (
 CREATE FUNCTION forms.record_notice() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    PERFORM tidegate.record_change('change_notice', NULL, jsonb_build_object('about', NEW.about, 'part', NEW.part), 1, NULL);
+    PERFORM @tidegate.record_change('change_notice', NULL, jsonb_build_object('about', NEW.about, 'part', NEW.part), 1, NULL);
     RETURN NULL;
 END $$;
 

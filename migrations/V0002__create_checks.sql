@@ -43,7 +43,7 @@ CREATE FUNCTION checks.is_ended(i checks.issuing_check) RETURNS boolean
     LANGUAGE sql STABLE RETURN
     i.work_statusom IN ('DONE', 'OVERDUE')
     OR (i.work_statusom = 'PLANNED' OR i.place_ends_at < clock_timestamp())
-       AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'application:' || i.application_id);
+       AND NOT EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE q.group_key = 'application:' || i.application_id);
 
 -- The checks with their state. ENDED: without an answer; the event in the log says why.
 CREATE VIEW checks.state AS

@@ -73,4 +73,4 @@ CREATE INDEX audit_patient ON medical.audit (patient_id, id);
 -- program.
 CREATE TRIGGER audit_append_only
     BEFORE UPDATE OR DELETE OR TRUNCATE ON medical.audit
-    FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+    FOR EACH STATEMENT EXECUTE FUNCTION @tidegate.refuse_change();

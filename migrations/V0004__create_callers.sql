@@ -56,12 +56,12 @@ CREATE FUNCTION callers.create_api_key(
 DECLARE
     made callers.api_key;
 BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM @tidegate.check_operator(reason, actor, true);
     INSERT INTO callers.api_key AS k (digest, label, client_id, user_id, scopes, expires_at)
     VALUES (create_api_key.digest, create_api_key.label, create_api_key.client_id, create_api_key.user_id, create_api_key.scopes,
             clock_timestamp() + create_api_key.lifetime)
     RETURNING k.* INTO made;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    INSERT INTO @tidegate.audit (action, actor, filter, count, reason)
     VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,user_id,created_at,revoked_at}'::text[], 1,
             create_api_key.reason);
     RETURN to_jsonb(made) - '{digest,revoked_at}'::text[] || '{"action": "create_api_key"}';
@@ -72,12 +72,12 @@ CREATE FUNCTION callers.revoke_api_key(id bigint, reason text, actor text DEFAUL
 DECLARE
     changed boolean;
 BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
-    PERFORM tidegate.refuse('id: must be the id of an API key, got ' || coalesce(revoke_api_key.id::text, 'none'))
+    PERFORM @tidegate.check_operator(reason, actor, true);
+    PERFORM @tidegate.refuse('id: must be the id of an API key, got ' || coalesce(revoke_api_key.id::text, 'none'))
       WHERE NOT EXISTS (SELECT FROM callers.api_key AS k WHERE k.id = revoke_api_key.id);
     UPDATE callers.api_key AS k SET revoked_at = clock_timestamp() WHERE k.id = revoke_api_key.id AND k.revoked_at IS NULL;
     changed := FOUND;
-    PERFORM tidegate.record_change('revoke_api_key', actor, jsonb_build_object('id', id), changed::integer, reason);
+    PERFORM @tidegate.record_change('revoke_api_key', actor, jsonb_build_object('id', id), changed::integer, reason);
     RETURN jsonb_build_object('action', 'revoke_api_key', 'id', id, 'changed', changed);
 END $$;
 
@@ -89,12 +89,12 @@ DECLARE
     newest bigint;
     forgotten bigint := 0;
 BEGIN
-    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM @tidegate.check_operator(reason, actor, true);
     INSERT INTO callers.link_key DEFAULT VALUES RETURNING id INTO newest;
     IF rotate_link_key.forget THEN
         DELETE FROM callers.link_key AS k WHERE k.id < newest;
         GET DIAGNOSTICS forgotten = ROW_COUNT;
     END IF;
-    PERFORM tidegate.record_change('rotate_link_key', actor, jsonb_build_object('forget', forget), forgotten, reason);
+    PERFORM @tidegate.record_change('rotate_link_key', actor, jsonb_build_object('forget', forget), forgotten, reason);
     RETURN jsonb_build_object('action', 'rotate_link_key', 'id', newest, 'forgotten', forgotten);
 END $$;

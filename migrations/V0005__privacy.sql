@@ -23,7 +23,7 @@ END $$;
 CREATE FUNCTION forms.forget(id text, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM tidegate.refuse('subject: must be CLIENT/ID for the form of a client')
+    PERFORM @tidegate.refuse('subject: must be CLIENT/ID for the form of a client')
       WHERE NOT EXISTS (SELECT FROM forms.form AS f WHERE f.id = forget.id)
         AND EXISTS (SELECT FROM forms.form AS f WHERE f.id = f.client_id::text || '/' || forget.id);
     RETURN forms.remove(ARRAY[forget.id], dry_run);
@@ -54,7 +54,7 @@ DECLARE
     patient uuid;
     told jsonb;
 BEGIN
-    PERFORM tidegate.refuse('subject: a patient must be a UUID')
+    PERFORM @tidegate.refuse('subject: a patient must be a UUID')
       WHERE forget.id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
     patient := forget.id::uuid;
     told := jsonb_build_object(
@@ -65,8 +65,8 @@ BEGIN
     RETURN jsonb_build_object('tables', told, 'groups', ARRAY['patient:' || patient]);
 END $$;
 
-SELECT tidegate.declare_subject('form', 'forms.forget'), tidegate.declare_subject('person', 'forms.forget_person'),
-       tidegate.declare_subject('application', 'checks.forget'), tidegate.declare_subject('patient', 'medical.forget');
+SELECT @tidegate.declare_subject('form', 'forms.forget'), @tidegate.declare_subject('person', 'forms.forget_person'),
+       @tidegate.declare_subject('application', 'checks.forget'), @tidegate.declare_subject('patient', 'medical.forget');
 
 -- ANALYZE copies the most common values of a column. It copies none of these, which would outlive the person.
 ALTER TABLE forms.form
@@ -81,7 +81,7 @@ ALTER TABLE medical.entity ALTER content SET STATISTICS 0, ALTER facts SET STATI
 -- Whether an event of a form is in the queue. A function, so that it is asked of old forms only.
 CREATE FUNCTION forms.has_events(form_id text) RETURNS boolean
     LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'form:' || has_events.form_id)
+    SELECT EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE q.group_key = 'form:' || has_events.form_id)
 $$;
 
 -- Removes closed forms that have not changed since, up to the given number, and messages without a form. A
@@ -138,7 +138,7 @@ CREATE FUNCTION medical.is_open(e medical.entity) RETURNS boolean
 -- Whether a job of a patient is in the queue. A function, so that it is asked of old entities only.
 CREATE FUNCTION medical.has_jobs(patient_id uuid) RETURNS boolean
     LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'patient:' || has_jobs.patient_id)
+    SELECT EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE q.group_key = 'patient:' || has_jobs.patient_id)
 $$;
 
 -- The entities of at most `most` whole trees, such as an episode with its encounters and all that is recorded

@@ -3,7 +3,7 @@
 
 `write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, the reference in
 docs/reference/sql.md, which is made of the catalog's comments, and the programs that the guides show, which are files of examples/. For
-people, it dumps the queue's and the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
+people, it dumps the queue's and the application's schema to target/schema.sql. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
 
 `suite`, `make unit SCHEMA=acme`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
@@ -31,11 +31,8 @@ import tools
 from tools import PROJECT, Unavailable
 
 CATALOG = PROJECT / "crates/tidegate/sql/catalog.txt"
-DUMPS = {
-    # The names of partitions contain dates. All partitions are created alike from the log itself.
-    Path("target/schema/queue.sql"): ["--schema=tidegate", "--exclude-table=tidegate.event_log_[0-9]*"],
-    Path("target/schema/application.sql"): ["--exclude-schema=tidegate"],
-}
+# The names of partitions contain dates. All partitions are created alike from the log itself.
+DUMP = ("--schema-only", "--no-owner", "--exclude-table=tidegate.event_log_[0-9]*", "--file", "target/schema.sql")
 PAGE = PROJECT / "docs" / "reference" / "sql.md"
 PUBLISH, *_ = GUIDES = [PROJECT / "docs" / "guides" / name for name in ("publish.md", "any-language.md", "handlers.md", "existing-program.md")]
 FOLDER, PULL = [PROJECT / "examples" / name for name in ("sql", "pull")]
@@ -90,7 +87,8 @@ RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstri
 
 
 COPY = PROJECT / "target/in-schema"
-# What Schema::written renames.
+MARKED = "here_is_the_queue"
+# Where the tests' own SQL names the schema.
 NAMES = re.compile(
     r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%'{]|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
 )
@@ -135,12 +133,10 @@ def work(word):
     with local.postgres("--fast", "--major", str(postgres.WHEEL_MAJOR)) as variables:
         server = Server(variables["DATABASE_URL"])
         environment = {**local.environment(), **variables}
+        made = {CATALOG: _catalog(server, programs, environment)}
         local.output([programs / "tidegate", "--json", "migrate"], env=environment)
-        made = {CATALOG: local.output([programs / "examples" / "catalog"], env=environment)}
         if word == "write":
-            for file, parts in DUMPS.items():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                local.output([server.program("pg_dump"), "--schema-only", "--no-owner", "--file", file, *parts, server.url], env=environment)
+            local.output([server.program("pg_dump"), *DUMP, server.url], env=environment)
         # The roles are not part of the catalog.
         local.output([programs / "tidegate", "--json", "migrate", "--roles"], env=environment)
         if word == "snippets":
@@ -152,6 +148,14 @@ def work(word):
         for file, text in made.items():
             file.write_text(text)
     return 0
+
+
+def _catalog(server, programs, environment):
+    """The lines of a queue in a schema whose name stands nowhere else, with the mark in its place."""
+    server.run("CREATE DATABASE marked")
+    environment = {**environment, "DATABASE_URL": server.at("marked"), "TIDEGATE_SCHEMA": MARKED}
+    local.output([programs / "tidegate", "--json", "migrate"], env=environment)
+    return local.output([programs / "examples" / "catalog"], env=environment).replace(MARKED, "@tidegate")
 
 
 def differs(file, made):

@@ -16,14 +16,14 @@ pub async fn explain(
 ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
     let types: Vec<&str> = statement.params.iter().map(Type::name).collect();
     let separator = if options.is_empty() { "" } else { ", " };
+    let text = statement.text.replace("@tidegate", "tidegate");
     // Deallocated each time, because after several uses the server may switch to a plan that ignores
     // the parameter values.
     let script = format!(
-        "PREPARE explained ({}) AS {};
+        "PREPARE explained ({}) AS {text};
          EXPLAIN (FORMAT JSON{separator}{options}) EXECUTE explained ({});
          DEALLOCATE explained",
         types.join(", "),
-        statement.text,
         values.join(", ")
     );
     let messages = client.simple_query(&script).await?;

@@ -150,7 +150,7 @@ async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option
 
 statements! {
     IS_OF_GROUP: "patient of a job" [INT8, TEXT] =
-        "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
+        "SELECT FROM @tidegate.job($1) AS j WHERE j.group_key = $2";
 }
 
 /// Reports whether a job is about this patient, which its group shows.

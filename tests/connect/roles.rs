@@ -152,7 +152,7 @@ async fn run(
             format!("({})", nothing.collect::<Vec<_>>().join(", ")),
         ),
     };
-    let (name, text) = (statement.name, statement.text);
+    let (name, text) = (statement.name, support::usual(statement.text));
     let sql = format!("DEALLOCATE ALL; PREPARE {name}{types} AS {text}; EXECUTE {name}{nothing}");
     match transaction.batch_execute(&sql).await {
         // It has looked at its arguments: whether it may run is decided before.
@@ -656,10 +656,10 @@ async fn the_roles_script_may_run_in_two_databases_at_once() {
 #[tokio::test]
 async fn a_program_of_another_with_tables_of_the_same_name_gets_its_own_grants_and_no_others() {
     const TABLES: Migrations = Migrations::of_files(
-        "tidegate.app_migrations",
+        "@tidegate.app_migrations",
         &[("V1__orders.sql", "CREATE TABLE orders (id bigint)")],
     )
-    .grants("GRANT INSERT ON orders TO tidegate_drain");
+    .grants("GRANT INSERT ON orders TO @tidegate_drain");
     let db = support::empty_database().await;
     let database = db.database();
     let migrate = Migrate::new(&database, &["order_placed"]).tables(&[TABLES]);

@@ -93,10 +93,10 @@ async fn who_keeps_a_migration_waiting_is_named_at_once() {
 async fn a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_lets_publishers_through()
  {
     const MORE: Migrations = Migrations::of_files(
-        "tidegate.more_migrations",
+        "@tidegate.more_migrations",
         &[(
             "V1__more.sql",
-            "ALTER TABLE tidegate.event_queue ADD COLUMN more integer",
+            "ALTER TABLE @tidegate.event_queue ADD COLUMN more integer",
         )],
     );
     let (db, idle) = support::opened().await;

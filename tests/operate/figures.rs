@@ -341,7 +341,7 @@ async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
         let values = &values[..statement.params.len()];
         assert!(
             !client
-                .query(statement.text, values)
+                .query(&support::usual(statement.text), values)
                 .await
                 .unwrap()
                 .is_empty()

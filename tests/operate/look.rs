@@ -726,7 +726,7 @@ SELECT 1000000 + n, 'form_archived', 'd' || n / 5, CASE WHEN n % 100 = 0 THEN 'F
 VACUUM ANALYZE tidegate.event_queue, tidegate.event_log";
 
 async fn plan(client: &Client, statement: &Statement, values: &[&(dyn ToSql + Sync)]) -> String {
-    let explain = format!("EXPLAIN {}", statement.text);
+    let explain = format!("EXPLAIN {}", support::usual(statement.text));
     let types = statement.params.iter().cloned();
     let params: Vec<(&(dyn ToSql + Sync), Type)> = values.iter().copied().zip(types).collect();
     let rows = client.query_typed(&explain, &params).await.unwrap();

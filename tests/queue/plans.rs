@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 use test_support::cli::Cli;
 use test_support::probe::{Probe, number, probe, probe_database};
-use test_support::{TestDb, contains, execute, statement};
+use test_support::{TestDb, contains, execute, statement, usual};
 use tidegate::Event;
 use tidegate::connect::Client;
 use tidegate::prometheus::{Format, metrics};
@@ -318,7 +318,7 @@ async fn assert_reads_only_these_payloads(client: &Client, ids: RangeInclusive<i
 /// A statement with values in the place of its parameters.
 fn filled_in(statement: &Statement, values: &[String]) -> String {
     let values = values.iter().enumerate().rev();
-    values.fold(statement.text.to_owned(), |text, (at, value)| {
+    values.fold(usual(statement.text), |text, (at, value)| {
         text.replace(&format!("${}", at + 1), value)
     })
 }

@@ -17,7 +17,7 @@ fn the_first_two() -> Runner {
     // The grants, at the end of each file, are no part of the migration.
     let two = [("V0001__tables", tables), ("V0002__publish", publish)].map(|(name, sql)| {
         let (sql, _) = sql.split_once("\nGRANT ").unwrap();
-        Migration::unapplied(name, &format!("{sql}\n")).unwrap()
+        Migration::unapplied(name, &support::usual(&format!("{sql}\n"))).unwrap()
     });
     let mut runner = Runner::new(&two);
     runner.set_migration_table_name("tidegate.queue_migrations");

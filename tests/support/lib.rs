@@ -165,6 +165,11 @@ pub fn statement(name: &str) -> &'static Statement {
     found.unwrap_or_else(|| panic!("there is no statement {name}"))
 }
 
+/// Returns SQL of the product as it is sent to the queue of the usual name.
+pub fn usual(sql: &str) -> String {
+    sql.replace("@tidegate", "tidegate")
+}
+
 /// Returns the result of `work`.
 ///
 /// # Panics

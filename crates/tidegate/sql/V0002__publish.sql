@@ -7,24 +7,24 @@
 
 -- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a
 -- backslash that is not itself escaped. Nearly all texts have none, and the first condition finds that out.
-CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
+CREATE FUNCTION @tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
-COMMENT ON FUNCTION tidegate.has_nul IS 'Whether the JSON text payload contains a NUL character.';
+COMMENT ON FUNCTION @tidegate.has_nul IS 'Whether the JSON text payload contains a NUL character.';
 
 -- The settings that a migration stores are not IMMUTABLE: sessions would then go on with the value that each
 -- had when they first published.
-CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
+CREATE FUNCTION @tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN true;
-COMMENT ON FUNCTION tidegate.takes_plaintext IS
+COMMENT ON FUNCTION @tidegate.takes_plaintext IS
     'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
 -- The first invalid field of an event, as a message that names the field and says what it must be. Null if
 -- all are valid. It is one expression without a SET clause, so that Postgres inlines it. As a function call
 -- for each event of a batch, it took twice as long as the insert itself. It needs no search_path, because its
 -- names were resolved when it was created.
-CREATE FUNCTION tidegate.refusal(
+CREATE FUNCTION @tidegate.refusal(
     kind text, payload json, group_key text, dedup_key text, correlation_id text,
     available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS text
@@ -34,12 +34,12 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'kind: must have 1 to 100 characters, got ' || coalesce(char_length(kind)::text, 'NULL')
         WHEN octet_length(payload::text) > 1048576
             THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload::text)
-        WHEN tidegate.has_nul(payload)
+        WHEN @tidegate.has_nul(payload)
             THEN 'payload: must have no \u0000'
         -- The exact form of a seal, as programs write it. What only begins like one may be plaintext.
         -- Comparing the beginning first halves the cost: 5 us for a short payload, 5 ms for one of a
         -- megabyte.
-        WHEN NOT tidegate.takes_plaintext()
+        WHEN NOT @tidegate.takes_plaintext()
              AND NOT (starts_with(payload::text, '{"tidegate_sealed":{"v":1,"key":"')
                       AND substr(payload::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$')
             THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
@@ -59,7 +59,7 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '
                  || left(traceparent, 60)
     END;
-COMMENT ON FUNCTION tidegate.refusal IS
+COMMENT ON FUNCTION @tidegate.refusal IS
     'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
     'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
@@ -69,35 +69,35 @@ COMMENT ON FUNCTION tidegate.refusal IS
 -- Not for publishers: all callers share the names, and whoever records a message first makes the others pass
 -- over it. Names for each login would be no cure, because a program whose login changes, as with a rotated
 -- secret, would take in its messages again.
-CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
+CREATE FUNCTION @tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    PERFORM tidegate.refuse(CASE
+    PERFORM @tidegate.refuse(CASE
         WHEN coalesce(octet_length(source), 0) NOT BETWEEN 1 AND 1000
             THEN 'source: must have 1 to 1000 bytes, got ' || coalesce(octet_length(source)::text, 'NULL')
         WHEN coalesce(octet_length(message_id), 0) NOT BETWEEN 1 AND 500
             THEN 'message_id: must have 1 to 500 bytes, got ' || coalesce(octet_length(message_id)::text, 'NULL') END);
-    INSERT INTO tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
+    INSERT INTO @tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION tidegate.receive IS
+COMMENT ON FUNCTION @tidegate.receive IS
     'Records a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, '
     '1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within '
     'the last 15 days. Waits for another transaction that records the same message. All logins that may call it share the '
     'names of messages, so publishers may not.';
 
 -- The error text for a kind that is not registered.
-CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
+CREATE FUNCTION @tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s', kind,
-                  coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
+                  coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM @tidegate.event_kind AS k), 'none'));
 
 -- Refuses a kind that is not registered.
-CREATE FUNCTION tidegate.require_kind(kind text) RETURNS void
+CREATE FUNCTION @tidegate.require_kind(kind text) RETURNS void
     LANGUAGE sql STABLE AS $$
-    SELECT tidegate.refuse(tidegate.unregistered(require_kind.kind))
-     WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
+    SELECT @tidegate.refuse(@tidegate.unregistered(require_kind.kind))
+     WHERE NOT EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
 $$;
 
 -- Refuses a plain INSERT or COPY with the messages of publish(), and measures the payload. It runs before the
@@ -110,18 +110,18 @@ $$;
 -- server's cost of a COPY. The setting tidegate.registered_kind holds the last kind that was found, until the
 -- transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends as
 -- FAILED with `no_handler`.
-CREATE FUNCTION tidegate.check_insert() RETURNS trigger
+CREATE FUNCTION @tidegate.check_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    refused CONSTANT text := tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
+    refused CONSTANT text := @tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
                                               NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent);
 BEGIN
     IF refused IS NOT NULL THEN
-        PERFORM tidegate.refuse(refused);
+        PERFORM @tidegate.refuse(refused);
     END IF;
-    IF NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true) THEN
-        PERFORM tidegate.require_kind(NEW.kind);
-        PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
+    IF NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('@tidegate.registered_kind', true) THEN
+        PERFORM @tidegate.require_kind(NEW.kind);
+        PERFORM set_config('@tidegate.registered_kind', NEW.kind, true);
     END IF;
     NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
     RETURN NEW;
@@ -130,13 +130,13 @@ END $$;
 -- The condition is read and planned again for each statement. With refusal() in it, a publish took three
 -- times as long.
 CREATE TRIGGER event_queue_check
-    BEFORE INSERT ON tidegate.event_queue
+    BEFORE INSERT ON @tidegate.event_queue
     FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.payload_bytes IS NULL)
-    EXECUTE FUNCTION tidegate.check_insert();
+    EXECUTE FUNCTION @tidegate.check_insert();
 
 -- A jsonb value as the text that is stored. Numbers are printed in full: a small value may become a large
 -- text, even one that no database field can hold.
-CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
+CREATE FUNCTION @tidegate.printed(payload jsonb) RETURNS json
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     RETURN payload::text::json;
@@ -146,33 +146,33 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
 END $$;
 
 -- Locks groups for a publish. Makes publishes to a group commit in the order of their ids.
-CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
+CREATE FUNCTION @tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql AS $$
 DECLARE
-    slots constant integer[] := ARRAY(SELECT DISTINCT tidegate.mutex_slot(g) FROM unnest(group_keys) AS g WHERE g IS NOT NULL);
+    slots constant integer[] := ARRAY(SELECT DISTINCT @tidegate.mutex_slot(g) FROM unnest(group_keys) AS g WHERE g IS NOT NULL);
 BEGIN
     IF slots <> '{}' THEN
-        PERFORM tidegate.lock_slots(slots);
+        PERFORM @tidegate.lock_slots(slots);
     END IF;
 END $$;
 
 -- Refuses a batch with the message of its first invalid event. It is called if an invalid event was found,
 -- and returns only if there is none.
-CREATE FUNCTION tidegate.refuse_batch(
+CREATE FUNCTION @tidegate.refuse_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS text
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    PERFORM tidegate.refuse(format('event %s: ', r.position) || coalesce(
-                tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+    PERFORM @tidegate.refuse(format('event %s: ', r.position) || coalesce(
+                @tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                  r.available_at, r.expires_at, r.max_attempts, r.traceparent),
-                CASE WHEN k.kind IS NULL THEN tidegate.unregistered(r.kind) END))
+                CASE WHEN k.kind IS NULL THEN @tidegate.unregistered(r.kind) END))
        FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                    expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
             AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
                  expires_at, max_attempts, traceparent, position)
-       LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+       LEFT JOIN @tidegate.event_kind AS k ON k.kind = r.kind
       ORDER BY r.position;
     RETURN NULL;
 END $$;
@@ -182,7 +182,7 @@ END $$;
 -- event. Id, group, publish time, parent and place in line stay. A replay stays as its operator created it.
 --
 -- The function does not lock a leased event, because the event's end would wait for this transaction.
-CREATE FUNCTION tidegate.replace_waiting(
+CREATE FUNCTION @tidegate.replace_waiting(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS boolean
@@ -192,8 +192,8 @@ DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     first record;
 BEGIN
-    SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
-      FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
+    SELECT q.id, q.group_key, EXISTS (SELECT FROM @tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
+      FROM @tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
     IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
         RAISE EXCEPTION 'group_key: must be the group of the live event % with this deduplication key, because a replaced event keeps its place, got %',
             first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
@@ -202,9 +202,9 @@ BEGIN
         RETURN false;
     END IF;
     BEGIN
-        PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
+        PERFORM FROM @tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
         -- A separate statement, so that it sees a concurrent lease.
-        UPDATE tidegate.event_queue AS q
+        UPDATE @tidegate.event_queue AS q
            SET payload = replace_waiting.payload, payload_bytes = coalesce(octet_length(replace_waiting.payload::text), 0),
                correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
@@ -213,9 +213,9 @@ BEGIN
                -- entry. One of a group waits no longer than it might have from its publish on.
                available_at = CASE WHEN NOT q.delayed THEN q.available_at
                                    ELSE least(coalesce(replace_waiting.available_at, instant), CASE WHEN q.group_key IS NOT NULL
-                                              THEN q.created_at + tidegate.max_group_delay() END) END
+                                              THEN q.created_at + @tidegate.max_group_delay() END) END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
-           AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
+           AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM @tidegate.lease AS l WHERE l.ids @> q.id);
         IF NOT FOUND THEN
             -- Rolls back the lock on an event that was not replaced.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
@@ -228,7 +228,7 @@ END $$;
 
 -- A new event is PENDING without attempts. For a duplicate, it returns the current state of the first event,
 -- and `replaced` if `on_duplicate` is replace and the event could be replaced.
-CREATE FUNCTION tidegate.publish_one(
+CREATE FUNCTION @tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
@@ -237,13 +237,13 @@ CREATE FUNCTION tidegate.publish_one(
 DECLARE
     refused text;
 BEGIN
-    refused := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+    refused := @tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                                 publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
                                 publish_one.max_attempts, publish_one.traceparent);
-    SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, tidegate.default_max_attempts())
-      INTO publish_one.max_attempts FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
+    SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, @tidegate.default_max_attempts())
+      INTO publish_one.max_attempts FROM @tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
     IF refused IS NULL AND NOT FOUND THEN
-        refused := tidegate.unregistered(publish_one.kind);
+        refused := @tidegate.unregistered(publish_one.kind);
     END IF;
     IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
         refused := coalesce(refused, CASE
@@ -256,15 +256,15 @@ BEGIN
     END IF;
     replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
-        PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
+        PERFORM @tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         -- Does the same as lock_slots, without the cost of a call.
-        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
+        PERFORM FROM @tidegate.mutex AS m WHERE m.slot = @tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
         IF NOT FOUND THEN
-            PERFORM tidegate.lock_groups(ARRAY[publish_one.group_key]);
+            PERFORM @tidegate.lock_groups(ARRAY[publish_one.group_key]);
         END IF;
     END IF;
     LOOP
-        INSERT INTO tidegate.event_queue AS q
+        INSERT INTO @tidegate.event_queue AS q
                (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
                 traceparent, kind_known)
         VALUES (publish_one.kind, publish_one.payload, coalesce(octet_length(publish_one.payload::text), 0), publish_one.group_key, publish_one.dedup_key,
@@ -280,7 +280,7 @@ BEGIN
             RETURN;
         END IF;
         IF publish_one.on_duplicate = 'replace' THEN
-            replaced := tidegate.replace_waiting(
+            replaced := @tidegate.replace_waiting(
                 publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
                 publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
@@ -288,7 +288,7 @@ BEGIN
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
                q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int
           INTO publish_one.id, publish_one.status, publish_one.attempts
-          FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS l ON l.ids @> q.id
+          FROM @tidegate.event_queue AS q LEFT JOIN @tidegate.lease AS l ON l.ids @> q.id
          WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
         IF FOUND THEN
             publish_one.created := false;
@@ -298,47 +298,47 @@ BEGIN
         -- The first event ended between the two statements, so this one is new after all.
     END LOOP;
 END $$;
-COMMENT ON FUNCTION tidegate.publish_one IS
+COMMENT ON FUNCTION @tidegate.publish_one IS
     'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, '
     'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 
 -- The first event of a group holds up the whole group.
-CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
+CREATE FUNCTION @tidegate.max_group_delay() RETURNS interval
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN interval '30 days';
-COMMENT ON FUNCTION tidegate.max_group_delay IS
+COMMENT ON FUNCTION @tidegate.max_group_delay IS
     'How far ahead an event of a group may be planned. Set by `tidegate migrate` from TIDEGATE_MAX_GROUP_DELAY.';
 
 -- Refuses an event of a group that is planned too far ahead.
-CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
+CREATE FUNCTION @tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
-        PERFORM tidegate.refuse(format('available_at: must be within %s for an event of a group, because it blocks its group until then, got %s',
-                                       tidegate.max_group_delay(), available_at));
+    IF group_key IS NOT NULL AND available_at > statement_timestamp() + @tidegate.max_group_delay() AND isfinite(available_at) THEN
+        PERFORM @tidegate.refuse(format('available_at: must be within %s for an event of a group, because it blocks its group until then, got %s',
+                                       @tidegate.max_group_delay(), available_at));
     END IF;
 END $$;
 
 -- Null if it is valid. One expression, like refusal().
-CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
+CREATE FUNCTION @tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE
         WHEN available_at IS NOT NULL THEN 'delay: must not be given together with available_at'
         WHEN delay < interval '0' OR delay > interval '36500 days' THEN 'delay: must be 0 to 36500 days, got ' || delay
-        WHEN group_key IS NOT NULL AND delay > tidegate.max_group_delay()
+        WHEN group_key IS NOT NULL AND delay > @tidegate.max_group_delay()
             THEN format('delay: must be at most %s for an event of a group, because it blocks its group until then, got %s',
-                        tidegate.max_group_delay(), delay)
+                        @tidegate.max_group_delay(), delay)
     END;
 
 -- The time at which a delay ends, or an error.
-CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
+CREATE FUNCTION @tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
     LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM tidegate.refuse(tidegate.delay_refusal(delay, available_at, group_key));
+    PERFORM @tidegate.refuse(@tidegate.delay_refusal(delay, available_at, group_key));
     RETURN clock_timestamp() + delay;
 END $$;
 
-CREATE FUNCTION tidegate.publish(
+CREATE FUNCTION @tidegate.publish(
     kind           text,
     payload        jsonb,
     group_key      text        DEFAULT NULL,
@@ -357,13 +357,13 @@ CREATE FUNCTION tidegate.publish(
 BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
-      FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
+      FROM @tidegate.publish_one(publish.kind, @tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id,
                                 CASE WHEN publish.delay IS NULL THEN publish.available_at
-                                     ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
+                                     ELSE @tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
                                 publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p;
 END $$;
-COMMENT ON FUNCTION tidegate.publish IS
+COMMENT ON FUNCTION @tidegate.publish IS
     'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most '
     '1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after '
     'the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while '
@@ -376,15 +376,15 @@ COMMENT ON FUNCTION tidegate.publish IS
     'status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 
 -- The numbers of attempts in the policies of kinds. Null if there are none.
-CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
+CREATE FUNCTION @tidegate.own_attempts() RETURNS jsonb
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
+    RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM @tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
 END $$;
 
 -- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by
 -- id. Refuses the whole batch if an event is invalid or a deduplication key is taken.
-CREATE FUNCTION tidegate.insert_batch(
+CREATE FUNCTION @tidegate.insert_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
@@ -392,18 +392,18 @@ CREATE FUNCTION tidegate.insert_batch(
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    usual_attempts constant integer := tidegate.default_max_attempts();
+    usual_attempts constant integer := @tidegate.default_max_attempts();
     -- By kind, for kinds with a policy of their own.
-    own_attempts constant jsonb := tidegate.own_attempts();
+    own_attempts constant jsonb := @tidegate.own_attempts();
     ids bigint[];
 BEGIN
     WITH inserted AS (
-        INSERT INTO tidegate.event_queue AS q
+        INSERT INTO @tidegate.event_queue AS q
                (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
                 max_attempts, parent_id, traceparent, kind_known)
-        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+        SELECT CASE WHEN @tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
-                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
+                    ELSE @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
@@ -421,7 +421,7 @@ END $$;
 -- finished event. A login that may only publish cannot set a parent. Each array has one element per event.
 -- All arrays except the first may be shorter, and are filled with nulls. The answer has the order of the
 -- arguments.
-CREATE FUNCTION tidegate.publish_children(
+CREATE FUNCTION @tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
@@ -437,46 +437,46 @@ DECLARE
     answer record;
 BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
-                 LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
-        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                 LEFT JOIN @tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
+        PERFORM @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
     END IF;
     IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
-        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
+        PERFORM @tidegate.check_group_delay(e.group_key, e.available_at)
            FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
           WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
     END IF;
-    PERFORM tidegate.lock_groups(group_keys);
+    PERFORM @tidegate.lock_groups(group_keys);
 
     IF NOT deduplicates THEN
         RETURN QUERY
         SELECT n.id, true, 'PENDING', 0
-          FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+          FROM unnest(@tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
     -- One subtransaction for the whole batch, and only for a batch with keys.
     BEGIN
-        new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+        new_ids := @tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- An invalid event may follow the duplicate.
-        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+        PERFORM @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
     END;
 
     -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for
     -- that event. A new event would then come behind later events of this batch, so the whole batch is
     -- inserted again.
-    usual_attempts := tidegate.default_max_attempts();
-    own_attempts := tidegate.own_attempts();
+    usual_attempts := @tidegate.default_max_attempts();
+    own_attempts := @tidegate.own_attempts();
     FOR try IN 1..1000 LOOP
         BEGIN
-            new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
+            new_ids := ARRAY(SELECT nextval('@tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
             WITH inserted AS (
-                INSERT INTO tidegate.event_queue AS q
+                INSERT INTO @tidegate.event_queue AS q
                        (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
                         max_attempts, parent_id, traceparent, kind_known)
                 OVERRIDING SYSTEM VALUE
@@ -500,8 +500,8 @@ BEGIN
               INTO answer
               FROM unnest(new_ids, kinds, dedup_keys) WITH ORDINALITY AS n(id, kind, dedup_key, position)
               LEFT JOIN unnest(inserted_ids) AS i(id) ON i.id = n.id
-              LEFT JOIN tidegate.event_queue AS q ON i.id IS NULL AND q.kind = n.kind AND q.dedup_key = n.dedup_key
-              LEFT JOIN tidegate.lease AS l ON l.ids @> q.id;
+              LEFT JOIN @tidegate.event_queue AS q ON i.id IS NULL AND q.kind = n.kind AND q.dedup_key = n.dedup_key
+              LEFT JOIN @tidegate.lease AS l ON l.ids @> q.id;
             EXIT WHEN answer.complete;
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         EXCEPTION WHEN SQLSTATE 'TG003' THEN
@@ -519,7 +519,7 @@ BEGIN
 END $$;
 
 -- The answer has the order of the arguments.
-CREATE FUNCTION tidegate.publish_batch(
+CREATE FUNCTION @tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
@@ -527,10 +527,10 @@ CREATE FUNCTION tidegate.publish_batch(
 BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
-      FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
+      FROM @tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
-COMMENT ON FUNCTION tidegate.publish_batch IS
+COMMENT ON FUNCTION @tidegate.publish_batch IS
     'Publishes a batch for publish_many() and the Rust library, with one array per field and one element per event. All '
     'arrays except the first may be shorter; missing elements are null. kinds, payloads, group_keys, dedup_keys, '
     'correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of '
@@ -538,7 +538,7 @@ COMMENT ON FUNCTION tidegate.publish_batch IS
 
 -- When an event of publish_many() with a delay may start. The delay is a number of seconds or the text of an
 -- interval. JSON null means no delay.
-CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
+CREATE FUNCTION @tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
     LANGUAGE plpgsql AS $$
 DECLARE
     given CONSTANT text := event->>'delay';
@@ -562,13 +562,13 @@ BEGIN
                     THEN 'delay: must be 0 to 3153600000 seconds (36500 days), got ' || left(given, 60)
                     WHEN delay IS NULL
                     THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left((event->'delay')::text, 60)
-                    ELSE tidegate.delay_refusal(delay, planned, event->>'group_key') END;
-    PERFORM tidegate.refuse(format('event %s: ', "position") || refused);
+                    ELSE @tidegate.delay_refusal(delay, planned, event->>'group_key') END;
+    PERFORM @tidegate.refuse(format('event %s: ', "position") || refused);
     RETURN clock_timestamp() + delay;
 END $$;
 
 -- The events of a JSON array, as one array a field. `field` is the name of the argument in errors.
-CREATE FUNCTION tidegate.events_of(
+CREATE FUNCTION @tidegate.events_of(
     events jsonb, field text, OUT kinds text[], OUT payloads json[], OUT group_keys text[], OUT dedup_keys text[],
     OUT correlation_ids text[], OUT available_ats timestamptz[], OUT expires_ats timestamptz[], OUT max_attempts_each integer[],
     OUT traceparents text[]
@@ -578,9 +578,9 @@ DECLARE
                                      'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
-        PERFORM tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
+        PERFORM @tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
     END IF;
-    PERFORM tidegate.refuse(CASE
+    PERFORM @tidegate.refuse(CASE
         WHEN jsonb_typeof(e.event) <> 'object' THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
         WHEN e.event - allowed <> '{}'
             THEN format('event %s: %I is no field of an event, which must be one of %s', e.position,
@@ -592,7 +592,7 @@ BEGIN
            array_agg(e.event->>'group_key'),
            array_agg(e.event->>'dedup_key'),
            array_agg(e.event->>'correlation_id'),
-           array_agg(CASE WHEN e.event ? 'delay' THEN tidegate.available_at_of(e.event, e.position)
+           array_agg(CASE WHEN e.event ? 'delay' THEN @tidegate.available_at_of(e.event, e.position)
                           ELSE (e.event->>'available_at')::timestamptz END),
            array_agg((e.event->>'expires_at')::timestamptz),
            array_agg((e.event->>'max_attempts')::integer),
@@ -606,14 +606,14 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
-CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION @tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE sql SECURITY DEFINER AS $$
     SELECT p.id, p.created, p.status, p.attempts
-      FROM tidegate.events_of(publish_many.events, 'events') AS a,
-           tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
+      FROM @tidegate.events_of(publish_many.events, 'events') AS a,
+           @tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p
 $$;
-COMMENT ON FUNCTION tidegate.publish_many IS
+COMMENT ON FUNCTION @tidegate.publish_many IS
     'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
     'array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, '
     'available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is '
@@ -621,6 +621,6 @@ COMMENT ON FUNCTION tidegate.publish_many IS
     'attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';
 
 -- What the roles may do here; see roles.sql.
-GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-    tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay, tidegate.receive TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.publish, @tidegate.publish_one, @tidegate.publish_many, @tidegate.publish_batch,
+    @tidegate.takes_plaintext, @tidegate.refusal, @tidegate.has_nul TO @tidegate_publish, @tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.publish_children, @tidegate.max_group_delay, @tidegate.receive TO @tidegate_drain;

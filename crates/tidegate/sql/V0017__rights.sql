@@ -13,8 +13,8 @@ BEGIN
                        ('all_events', 'events'), ('all_events', 'event_log'), ('all_events', 'event_queue'),
                        ('event_contents', 'events'), ('event_contents', 'event_log'), ('event_contents', 'event_queue'),
                        ('stuck_events', 'events'), ('stuck_events', 'event_queue')) AS pair(object, source)
-          JOIN pg_attribute AS a ON a.attrelid = ('tidegate.' || pair.object)::regclass AND a.attnum > 0
-          JOIN pg_attribute AS b ON b.attrelid = ('tidegate.' || pair.source)::regclass AND b.attname = a.attname
+          JOIN pg_attribute AS a ON a.attrelid = ('@tidegate.' || pair.object)::regclass AND a.attnum > 0
+          JOIN pg_attribute AS b ON b.attrelid = ('@tidegate.' || pair.source)::regclass AND b.attname = a.attname
          WHERE col_description(a.attrelid, a.attnum) IS NULL AND col_description(b.attrelid, b.attnum) IS NOT NULL
          -- The closer one wins.
          ORDER BY pair.source = 'event_queue' DESC
@@ -26,7 +26,7 @@ END $$;
 -- Creates a role that is missing, and marks it. Roles belong to the whole server: another database may be
 -- faster, and has then marked the role, too. What exists without the mark is of somebody else, who would get
 -- the queue's rights. Two schemas never have roles of the same name, so the mark names no schema.
-CREATE FUNCTION tidegate.make_role(role text) RETURNS void
+CREATE FUNCTION @tidegate.make_role(role text) RETURNS void
     LANGUAGE plpgsql AS $$
 DECLARE
     mark CONSTANT text := 'Made by tidegate migrate';
@@ -52,7 +52,7 @@ END $$;
 --
 -- A function that steers the planner does not compile its plans: the penalty of `enable_seqscan = off` makes
 -- the cheapest plan look so expensive that Postgres would compile it, for longer than it runs.
-CREATE FUNCTION tidegate.close_functions(schema text) RETURNS void
+CREATE FUNCTION @tidegate.close_functions(schema text) RETURNS void
     LANGUAGE plpgsql AS $$
 DECLARE
     f pg_proc;
@@ -71,4 +71,4 @@ BEGIN
     END LOOP;
 END $$;
 
-SELECT tidegate.close_functions('tidegate');
+SELECT @tidegate.close_functions('@tidegate');

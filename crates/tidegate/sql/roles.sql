@@ -16,7 +16,7 @@
 -- | tidegate_read    | figures, states and the text of errors; no payload, result or progress      |
 -- | tidegate_jobs    | ask for what has become of an event whose id it knows: state, errors, result |
 
-SELECT tidegate.make_role(r)
-  FROM unnest(ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_pull', 'tidegate_operate', 'tidegate_read', 'tidegate_jobs']) AS r;
+SELECT @tidegate.make_role(r)
+  FROM unnest(ARRAY['@tidegate_publish', '@tidegate_drain', '@tidegate_pull', '@tidegate_operate', '@tidegate_read', '@tidegate_jobs']) AS r;
 
-GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_pull, tidegate_operate, tidegate_read, tidegate_jobs;
+GRANT USAGE ON SCHEMA @tidegate TO @tidegate_publish, @tidegate_drain, @tidegate_pull, @tidegate_operate, @tidegate_read, @tidegate_jobs;

@@ -23,7 +23,7 @@ use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
-const QUEUE: Migrations = crate::migrations!("queue":
+pub(crate) const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0001__tables.sql",
     "sql/V0002__publish.sql",
     "sql/V0003__lease.sql",
@@ -64,8 +64,8 @@ pub struct Migrations {
 
 /// Creates the [`Migrations`] of a program's own tables from a name and the files. The paths are relative to
 /// the folder of the program's `Cargo.toml`. A file is named `V1__what_it_does.sql`, where the number is its
-/// version. The files become part of the program. In this example, `tidegate.shop_migrations` records which
-/// of them were applied:
+/// version. The files become part of the program. In them, `@tidegate` stands for the queue's schema. In this
+/// example, the table `shop_migrations` there records which of them were applied:
 ///
 /// ```ignore
 /// const TABLES: Migrations =
@@ -75,7 +75,7 @@ pub struct Migrations {
 macro_rules! migrations {
     ($name:literal: $($file:literal),+ $(,)?) => {
         $crate::migrate::Migrations::of_files(
-            concat!("tidegate.", $name, "_migrations"),
+            concat!("@tidegate.", $name, "_migrations"),
             &[$(($file, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $file)))),+],
         )
     };
@@ -110,17 +110,21 @@ impl Migrations {
         self
     }
 
+    /// Returns the paths and texts of the files. A checkout may have other ends of lines, and is the same.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let texts = self.files.iter();
+        texts.map(|(path, sql)| (*path, sql.replace("\r\n", "\n")))
+    }
+
     /// Returns the migrations as they are applied to this schema.
     fn parsed(&self, schema: &Schema) -> Result<Vec<Migration>> {
-        let parsed = self.files.iter().map(|(path, sql)| {
-            // A checkout may have other ends of lines, and is the same migration.
-            let sql = &*sql.replace("\r\n", "\n");
+        let parsed = self.texts().map(|(path, sql)| {
             let name = path.rsplit('/').next().unwrap_or(path);
             let name = name.strip_suffix(".sql").unwrap_or(name);
             let tables = if self.grants.is_none() {
-                &parts(sql).0
+                &parts(&sql).0
             } else {
-                sql
+                &sql
             };
             Migration::unapplied(name, &schema.written(tables)).map_err(|_| {
                 let form = "must be called V, a number, __ and words, such as V1__orders.sql";
@@ -137,7 +141,7 @@ impl Migrations {
             || self.files.iter().map(|(_, sql)| parts(sql).1).collect(),
             str::to_owned,
         );
-        format!("GRANT SELECT ON {history} TO tidegate_read, tidegate_operate; {grants}")
+        format!("GRANT SELECT ON {history} TO @tidegate_read, @tidegate_operate; {grants}")
     }
 
     /// Returns the version after the last migration.
@@ -290,7 +294,6 @@ impl<'a> Migrate<'a> {
     /// seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport> {
         self.stored.check_ranges()?;
-        refuse_name(self.database.schema())?;
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
@@ -376,7 +379,7 @@ impl Migrate<'_> {
         for statement in self.stored.statements() {
             client.batch(&statement).await?;
         }
-        client.batch("SELECT tidegate.move_in()").await?;
+        client.batch("SELECT @tidegate.move_in()").await?;
         client.batch(CATCH_UP).await?;
         let declare = async |transaction: &Transaction<'_>| {
             queue::register_kinds(transaction, self.kinds).await?;
@@ -422,24 +425,6 @@ impl Migrate<'_> {
         }
         queue::declare_policies(client, self.kinds, self.policies).await
     }
-}
-
-/// Refuses a schema that has the name of something in the queue's own SQL: there the name would mean either.
-fn refuse_name(schema: &Schema) -> Result<()> {
-    let name = schema.name();
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_used = |sql: &str| {
-        sql.match_indices(&format!("{name}.")).any(|(at, found)| {
-            !sql[..at].ends_with(is_part) && sql[at + found.len()..].starts_with(is_part)
-        })
-    };
-    let mut texts = QUEUE.files.iter().map(|(_, sql)| sql.to_ascii_lowercase());
-    if *schema == Schema::default() || !texts.any(|sql| is_used(&sql)) {
-        return Ok(());
-    }
-    Err(Error::Config(format!(
-        "TIDEGATE_SCHEMA: must be another name than {name:?}, which the queue's own SQL uses"
-    )))
 }
 
 /// Returns the first row of an answer.
@@ -489,7 +474,7 @@ fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
 /// Makes the schema, unless an administrator has. Postgres asks for the right to make one before it looks
 /// whether there is one.
 async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
-    let sql = "SELECT to_regnamespace('tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
+    let sql = "SELECT to_regnamespace('@tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
                       NOT EXISTS (SELECT FROM pg_get_keywords() AS k WHERE k.word = $1 AND k.catcode <> 'U')";
     let name = client.client().on_queue().schema.name().to_owned();
     let Some(row) = first_row(client.client(), sql, &[(&name, Type::TEXT)]).await? else {
@@ -502,7 +487,7 @@ async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
     }
     match (row.get(0), row.get(1)) {
         (true, _) => Ok(()),
-        (false, true) => client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await,
+        (false, true) => client.batch("CREATE SCHEMA IF NOT EXISTS @tidegate").await,
         (false, false) => Err(Error::Migrate(format!(
             "this login may make no schema in this database: let an administrator run CREATE SCHEMA {} AUTHORIZATION {}",
             name,
@@ -514,8 +499,8 @@ async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
 /// Roles belong to the whole server, so their existence does not mean that this database uses them.
 async fn roles_are_in_use(client: &Client) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
-                WHERE r.rolname = 'tidegate_publish'
-                  AND has_schema_privilege(r.oid, 'tidegate', 'USAGE') AND NOT r.rolsuper)";
+                WHERE r.rolname = '@tidegate_publish'
+                  AND has_schema_privilege(r.oid, '@tidegate', 'USAGE') AND NOT r.rolsuper)";
     let row = first_row(client, sql, &[]).await?;
     Ok(row.is_some_and(|row| row.get(0)))
 }
@@ -664,9 +649,9 @@ pub(crate) async fn versions(
 /// Moves the sequence of ids forward. A database that was copied row by row has the events, but its sequence
 /// may start again: a new event would get the id of another one in the log.
 const CATCH_UP: &str = "
-    SELECT setval('tidegate.event_queue_id_seq', stored.highest)
-      FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
-     WHERE stored.highest > (SELECT last_value FROM tidegate.event_queue_id_seq)";
+    SELECT setval('@tidegate.event_queue_id_seq', stored.highest)
+      FROM (SELECT greatest((SELECT max(id) FROM @tidegate.event_queue), (SELECT max(id) FROM @tidegate.event_log)) AS highest) AS stored
+     WHERE stored.highest > (SELECT last_value FROM @tidegate.event_queue_id_seq)";
 
 #[cfg(test)]
 mod tests {
@@ -674,7 +659,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_called_as_a_migration_is_refused_by_its_path() {
-        let wrong = Migrations::of_files("tidegate.x_migrations", &[("sql/orders.sql", "")]);
+        let wrong = Migrations::of_files("@tidegate.x_migrations", &[("sql/orders.sql", "")]);
         let message = wrong.parsed(&Schema::default()).unwrap_err().to_string();
         assert!(
             message.contains("sql/orders.sql: a migration must be called V"),
@@ -698,7 +683,7 @@ mod tests {
     fn a_file_with_other_ends_of_lines_is_the_same_migration() {
         let parsed = |sql: &'static str, grants: bool| {
             let files: &[(&str, &str)] = Box::leak(Box::new([("V1__a.sql", sql)]));
-            let tables = Migrations::of_files("tidegate.a_migrations", files);
+            let tables = Migrations::of_files("@tidegate.a_migrations", files);
             let tables = if grants {
                 tables.with_grants_within()
             } else {

@@ -104,14 +104,14 @@ statements! {
     /// ready.
     EVENTS: "prometheus_events" [INT8] = "\
 WITH counted AS MATERIALIZED (
-    SELECT * FROM tidegate.depths($1)
+    SELECT * FROM @tidegate.depths($1)
 )
 SELECT jsonb_build_object('metric', 'tidegate_events_truncated', 'labels', '{}'::text[],
                           'value', (coalesce(sum(c.events), 0) >= $1)::int)::text
   FROM counted AS c
 UNION ALL
 (SELECT m.document
-   FROM (SELECT e.kind FROM tidegate.event_kind AS e UNION SELECT c.kind FROM counted AS c) AS k
+   FROM (SELECT e.kind FROM @tidegate.event_kind AS e UNION SELECT c.kind FROM counted AS c) AS k
    LEFT JOIN counted AS c USING (kind)
   CROSS JOIN LATERAL (
       SELECT s.place, jsonb_build_object('metric', 'tidegate_events', 'value', coalesce(s.events, 0),
@@ -130,10 +130,10 @@ UNION ALL
 WITH ended AS (
     SELECT coalesce(k.kind, 'other') AS kind, m.status, m.within_ms, least(sum(m.events), 1e17) AS events,
            least(sum(m.attempts), 1e17) AS attempts, sum(m.latency_ms) AS latency_ms
-      FROM tidegate.ended('-infinity') AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+      FROM @tidegate.ended('-infinity') AS m LEFT JOIN @tidegate.event_kind AS k ON k.kind = m.kind
      GROUP BY coalesce(k.kind, 'other'), m.status, m.within_ms
     UNION ALL
-    SELECT k.kind, NULL, NULL, 0, 0, 0 FROM tidegate.event_kind AS k)
+    SELECT k.kind, NULL, NULL, 0, 0, 0 FROM @tidegate.event_kind AS k)
 SELECT jsonb_build_object('metric', s.metric, 'suffix', s.suffix, 'labels', array_remove(ARRAY['kind', e.kind, s.label, s.of], NULL),
                           'value', trim_scale(sum(s.value)))::text
   FROM ended AS e
@@ -157,26 +157,26 @@ SELECT jsonb_build_object('metric', s.metric, 'suffix', s.suffix, 'labels', arra
     STATE: "prometheus_state" [INT8] = "\
 SELECT jsonb_build_object('metric', s.metric, 'labels', s.labels, 'value', trim_scale(s.value))::text
   FROM (VALUES
-       ('tidegate_schema_info', ARRAY['version', (SELECT coalesce(max(m.version), 0)::text FROM tidegate.queue_migrations AS m)], 1::numeric),
-       ('tidegate_stuck_events', '{}', (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stuck)),
-       ('tidegate_blocked_groups', '{}', (SELECT count(*) FROM tidegate.blocked($1))),
+       ('tidegate_schema_info', ARRAY['version', (SELECT coalesce(max(m.version), 0)::text FROM @tidegate.queue_migrations AS m)], 1::numeric),
+       ('tidegate_stuck_events', '{}', (SELECT count(*) FROM (SELECT FROM @tidegate.stuck_events LIMIT $1) AS stuck)),
+       ('tidegate_blocked_groups', '{}', (SELECT count(*) FROM @tidegate.blocked($1))),
        ('tidegate_expiring_events', '{within,1h}',
         (SELECT count(*)
-           FROM (SELECT q.id FROM tidegate.event_queue AS q
+           FROM (SELECT q.id FROM @tidegate.event_queue AS q
                   WHERE q.expires_at > statement_timestamp() AND q.expires_at <= statement_timestamp() + interval '1 hour'
                   ORDER BY q.expires_at LIMIT $1) AS soon
-          WHERE NOT soon.id <@ (SELECT h.started FROM tidegate.held AS h))),
+          WHERE NOT soon.id <@ (SELECT h.started FROM @tidegate.held AS h))),
        ('tidegate_last_drain_timestamp_seconds', '{}',
-        (SELECT extract(epoch FROM r.ended_at) FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1)),
+        (SELECT extract(epoch FROM r.ended_at) FROM @tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1)),
        ('tidegate_drains_running', '{}',
-        (SELECT count(*) FROM tidegate.drain_slot AS s WHERE s.worker IS NOT NULL AND s.until > statement_timestamp())))
+        (SELECT count(*) FROM @tidegate.drain_slot AS s WHERE s.worker IS NOT NULL AND s.until > statement_timestamp())))
        AS s(metric, labels, value)
  WHERE s.value IS NOT NULL";
 
     /// Outside services, and whether each one is unavailable.
     SERVICES: "prometheus_services" [] = "\
 SELECT jsonb_build_object('metric', 'tidegate_service_open', 'labels', ARRAY['service', s.service], 'value', (s.state <> 'closed')::int)::text
-  FROM tidegate.service AS s ORDER BY s.service LIMIT 1000";
+  FROM @tidegate.service AS s ORDER BY s.service LIMIT 1000";
 }
 
 /// Returns the metrics of the queue in this database.

@@ -59,7 +59,7 @@ pub struct BlockedGroup {
 statements! {
     /// Groups whose first event holds back other events, at most `$1`.
     BLOCKED_GROUPS: "blocked_groups" [INT8] =
-        "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1";
+        "SELECT to_jsonb(b)::text FROM @tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1";
 }
 
 impl Verb for BlockedGroupsRequest {

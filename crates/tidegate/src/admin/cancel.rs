@@ -40,7 +40,7 @@ pub struct CancelReport {
 
 statements! {
     CANCEL: "cancel" [INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL] =
-        concat!("SELECT tidegate.cancel(", selected!(), ")::text");
+        concat!("SELECT @tidegate.cancel(", selected!(), ")::text");
 }
 
 impl Verb for CancelRequest {

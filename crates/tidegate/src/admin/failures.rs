@@ -86,18 +86,18 @@ statements! {
     /// status, and `$5` is the most causes.
     FAILURES: "failures" [TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT8] = "\
 WITH span AS MATERIALIZED (
-    SELECT tidegate.figures_since(coalesce($1, statement_timestamp() - make_interval(secs => $2))) AS since
+    SELECT @tidegate.figures_since(coalesce($1, statement_timestamp() - make_interval(secs => $2))) AS since
 ), cause AS MATERIALIZED (
     SELECT m.kind, m.status, coalesce(m.code, '') AS code, least(sum(m.events), 1e17)::bigint AS events,
            min(m.minute) AS first, max(m.minute) AS last, max(m.last_id) AS example
-      FROM tidegate.ended((SELECT s.since FROM span AS s)) AS m
+      FROM @tidegate.ended((SELECT s.since FROM span AS s)) AS m
      WHERE m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')
        AND ($3::text IS NULL OR m.kind = $3) AND ($4::text IS NULL OR m.status = $4)
      GROUP BY 1, 2, 3
 ), listed AS MATERIALIZED (
     SELECT c.* FROM cause AS c ORDER BY c.events DESC, c.kind, c.status, c.code LIMIT $5
 ), message AS MATERIALIZED (
-    SELECT e.id, left(e.last_error, 300) AS text FROM tidegate.ends AS e WHERE e.id = ANY (ARRAY(SELECT l.example FROM listed AS l))
+    SELECT e.id, left(e.last_error, 300) AS text FROM @tidegate.ends AS e WHERE e.id = ANY (ARRAY(SELECT l.example FROM listed AS l))
 )
 SELECT jsonb_build_object('since', (SELECT s.since FROM span AS s),
            'failed', (SELECT least(coalesce(sum(c.events), 0), 1e17)::bigint FROM cause AS c WHERE c.status = 'FAILED'),

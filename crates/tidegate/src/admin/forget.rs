@@ -125,17 +125,17 @@ pub struct ForgetReport {
 
 statements! {
     FORGET_SUBJECT: "forget_subject" [TEXT, TEXT, TEXT, TEXT, BOOL] =
-        "SELECT tidegate.forget_subject($1, $2, $3, $4, $5)::text";
+        "SELECT @tidegate.forget_subject($1, $2, $3, $4, $5)::text";
 
     FORGET: "forget" [INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY] =
-        "SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text";
+        "SELECT @tidegate.forget($1, $2, $3, $4, $5, $6)::text";
 
     /// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
     FIND_SUBJECT: "find_subject" [TEXT, TEXT_ARRAY, TEXT_ARRAY] =
-        "SELECT tidegate.find_subject($1, $2, $3)";
+        "SELECT @tidegate.find_subject($1, $2, $3)";
 
     /// The follow-ups and replays of events, by id.
-    OFFSPRING: "offspring" [INT8_ARRAY, INT8, INT4] = "SELECT tidegate.offspring($1, $2, $3)";
+    OFFSPRING: "offspring" [INT8_ARRAY, INT8, INT4] = "SELECT @tidegate.offspring($1, $2, $3)";
 }
 
 impl Verb for ForgetRequest {

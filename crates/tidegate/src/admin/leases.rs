@@ -62,7 +62,7 @@ pub struct Lease {
 
 statements! {
     LEASES: "leases" [INT8] =
-        "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1";
+        "SELECT to_jsonb(l)::text FROM @tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1";
 }
 
 impl Verb for LeasesRequest {

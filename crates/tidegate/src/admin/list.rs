@@ -146,13 +146,13 @@ statements! {
     /// which bounds the search, `$12` only live events, each with what it waits for, `$13` or `$14` seconds
     /// ago: ended at or after, `$15` or `$16` seconds ago: ended before, `$17` code.
     LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8, BOOL, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT] = "\
-WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
-SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)) ELSE to_jsonb(e) END)::text
+WITH held AS MATERIALIZED (SELECT * FROM @tidegate.held)
+SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', @tidegate.why(e.id)) ELSE to_jsonb(e) END)::text
   FROM (SELECT * FROM (
             SELECT id, kind, CASE WHEN id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
                    attempts + (id <@ held.started AND attempts < max_attempts)::int AS attempts, group_key, correlation_id,
                    created_at, NULL::timestamptz AS finished_at, last_error
-              FROM tidegate.event_queue, held
+              FROM @tidegate.event_queue, held
              WHERE ($1::text IS NULL OR $1 = 'PENDING' AND NOT (id <@ held.ids)
                     OR $1 = 'PROCESSING' AND id >= lower(held.ids) AND id < upper(held.ids) AND id <@ held.ids)
                AND ($2::text IS NULL OR kind = $2)
@@ -170,7 +170,7 @@ SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why
         SELECT * FROM (
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
                    last_error
-              FROM tidegate.ends
+              FROM @tidegate.ends
              WHERE $12 IS NOT TRUE AND ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
@@ -193,12 +193,12 @@ SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why
     /// below the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
     SEARCH_FLOOR: "search_floor" [INT8, BOOL, BOOL, INT8] = "\
 WITH floor AS MATERIALIZED (
-    SELECT greatest((SELECT id FROM tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
+    SELECT greatest((SELECT id FROM @tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
                       ORDER BY id DESC OFFSET $4 LIMIT 1),
-                    (SELECT id FROM tidegate.ends WHERE $3 AND ($1::bigint IS NULL OR id < $1)
+                    (SELECT id FROM @tidegate.ends WHERE $3 AND ($1::bigint IS NULL OR id < $1)
                       ORDER BY id DESC OFFSET $4 LIMIT 1)) AS id)
-SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_at FROM tidegate.event_queue WHERE id = floor.id
-                          UNION ALL SELECT created_at FROM tidegate.ends WHERE id = floor.id LIMIT 1)
+SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_at FROM @tidegate.event_queue WHERE id = floor.id
+                          UNION ALL SELECT created_at FROM @tidegate.ends WHERE id = floor.id LIMIT 1)
                          AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM floor WHERE floor.id IS NOT NULL";
 
@@ -208,7 +208,7 @@ SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_
 WITH looked_at AS MATERIALIZED (
     SELECT e.id, e.payload
       FROM unnest($1::bigint[]) AS wanted (id)
-      JOIN (SELECT id, payload FROM tidegate.event_queue UNION ALL SELECT id, payload FROM tidegate.event_log) AS e ON e.id = wanted.id
+      JOIN (SELECT id, payload FROM @tidegate.event_queue UNION ALL SELECT id, payload FROM @tidegate.event_log) AS e ON e.id = wanted.id
      WHERE e.id BETWEEN $3 AND $4)
 SELECT id::text FROM looked_at WHERE strpos(payload::text, $2) > 0";
 }

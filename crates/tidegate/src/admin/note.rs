@@ -40,7 +40,7 @@ pub struct NoteReport {
 }
 
 statements! {
-    NOTE: "note" [INT8, TEXT, TEXT, TEXT, BOOL] = "SELECT tidegate.note($1, $2, $3, $4, $5)::text";
+    NOTE: "note" [INT8, TEXT, TEXT, TEXT, BOOL] = "SELECT @tidegate.note($1, $2, $3, $4, $5)::text";
 }
 
 impl Verb for NoteRequest {

@@ -39,9 +39,9 @@ pub struct PauseReport {
 }
 
 statements! {
-    PAUSE: "pause" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause($1, $2, $3)::text";
+    PAUSE: "pause" [TEXT, TEXT, TEXT] = "SELECT @tidegate.pause($1, $2, $3)::text";
 
-    RESUME: "resume" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume($1, $2, $3)::text";
+    RESUME: "resume" [TEXT, TEXT, TEXT] = "SELECT @tidegate.resume($1, $2, $3)::text";
 }
 
 impl Verb for PauseRequest {

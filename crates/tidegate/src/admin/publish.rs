@@ -11,7 +11,7 @@ use crate::queue::{Published, publish, query, refused};
 
 statements! {
     /// Records in the audit that an operator has published an event, in the same transaction.
-    RECORD_PUBLISH: "record_publish" [INT8, TEXT, TEXT] = "SELECT tidegate.record_publish($1, $2, $3)";
+    RECORD_PUBLISH: "record_publish" [INT8, TEXT, TEXT] = "SELECT @tidegate.record_publish($1, $2, $3)";
 }
 
 impl Service {

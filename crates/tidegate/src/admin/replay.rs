@@ -121,7 +121,7 @@ pub struct PassedDeadlines {
 statements! {
     /// A time is either an instant or a number of seconds ago.
     REPLAY: "replay" [INT8_ARRAY, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT8, BOOL, BOOL, BOOL, FLOAT8, TEXT, TEXT] = "\
-SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
+SELECT @tidegate.replay(ids => $1, kind => $2, status => $3,
                        since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
                        until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),
                        reason => $8, actor => $9, \"limit\" => $10, dry_run => $11, again => $12,

@@ -34,7 +34,7 @@ pub struct RequeueReport {
 }
 
 statements! {
-    REQUEUE: "requeue" [INT8_ARRAY, TEXT, TEXT] = "SELECT tidegate.requeue($1, $2, $3)::text";
+    REQUEUE: "requeue" [INT8_ARRAY, TEXT, TEXT] = "SELECT @tidegate.requeue($1, $2, $3)::text";
 }
 
 impl Verb for RequeueRequest {

@@ -81,7 +81,7 @@ pub struct RescheduleReport {
 statements! {
     /// A time is either an instant or a number of seconds from now.
     RESCHEDULE: "reschedule" [INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, BOOL] =
-        concat!("SELECT tidegate.reschedule(", selected!(), ",
+        concat!("SELECT @tidegate.reschedule(", selected!(), ",
        available_at => coalesce($16, clock_timestamp() + make_interval(secs => $17)),
        expires_at => coalesce($18, clock_timestamp() + make_interval(secs => $19)),
        no_deadline => $20)::text");

@@ -61,11 +61,11 @@ statements! {
 SELECT jsonb_build_object('kind', k.kind, 'retention_completed', k.retention_completed::text, 'retention_failed', k.retention_failed::text,
            'retention_completed_ms', (extract(epoch FROM k.retention_completed) * 1000)::int8,
            'retention_failed_ms', (extract(epoch FROM k.retention_failed) * 1000)::int8)::text
-  FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind";
+  FROM @tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind";
 
     /// In days and seconds. Null leaves it unchanged.
     SET_RETENTION: "set_retention" [TEXT, INT4, FLOAT8, INT4, FLOAT8, TEXT, TEXT] = "\
-SELECT FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)";
+SELECT FROM @tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)";
 }
 
 impl RetentionRequest {

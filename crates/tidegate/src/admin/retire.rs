@@ -25,7 +25,7 @@ pub struct RetireReport {
 }
 
 statements! {
-    RETIRE: "retire" [TEXT, TEXT, TEXT] = "SELECT tidegate.retire($1, $2, $3)::text";
+    RETIRE: "retire" [TEXT, TEXT, TEXT] = "SELECT @tidegate.retire($1, $2, $3)::text";
 }
 
 impl Verb for RetireRequest {

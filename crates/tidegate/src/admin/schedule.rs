@@ -54,11 +54,11 @@ pub struct ScheduleChange {
 }
 
 statements! {
-    PAUSE: "pause_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause_schedule($1, $2, $3)::text";
+    PAUSE: "pause_schedule" [TEXT, TEXT, TEXT] = "SELECT @tidegate.pause_schedule($1, $2, $3)::text";
 
-    RESUME: "resume_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume_schedule($1, $2, $3)::text";
+    RESUME: "resume_schedule" [TEXT, TEXT, TEXT] = "SELECT @tidegate.resume_schedule($1, $2, $3)::text";
 
-    RUN: "run_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.run_schedule($1, $2, $3)::text";
+    RUN: "run_schedule" [TEXT, TEXT, TEXT] = "SELECT @tidegate.run_schedule($1, $2, $3)::text";
 }
 
 impl Verb for ScheduleRequest {

@@ -80,7 +80,7 @@ SELECT jsonb_build_object(
            'next_at', CASE WHEN isfinite(s.next_at) THEN s.next_at END, 'last_at', s.last_at,
            'last_event_id', s.last_event_id, 'fired_at', s.fired_at, 'problem', s.problem,
            'since_s', floor(extract(epoch FROM s.since))::int8)::text
-  FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
+  FROM @tidegate.schedule AS s LEFT JOIN @tidegate.event_kind AS k USING (kind)
  ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1";
 }
 

@@ -70,12 +70,12 @@ pub struct ServiceChange {
 }
 
 statements! {
-    PAUSE: "pause_service" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause_service($1, $2, $3)::text";
+    PAUSE: "pause_service" [TEXT, TEXT, TEXT] = "SELECT @tidegate.pause_service($1, $2, $3)::text";
 
-    RESUME: "resume_service" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume_service($1, $2, $3)::text";
+    RESUME: "resume_service" [TEXT, TEXT, TEXT] = "SELECT @tidegate.resume_service($1, $2, $3)::text";
 
     LIMIT: "limit_service" [TEXT, INT4, FLOAT8, TEXT, TEXT] =
-        "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text";
+        "SELECT @tidegate.limit_service($1, $2, $3, $4, $5)::text";
 }
 
 impl Verb for ServiceRequest {

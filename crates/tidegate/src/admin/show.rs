@@ -41,7 +41,7 @@ pub struct Note {
 }
 
 statements! {
-    NOTES: "notes" [INT8] = "SELECT to_jsonb(n)::text FROM tidegate.notes($1) AS n";
+    NOTES: "notes" [INT8] = "SELECT to_jsonb(n)::text FROM @tidegate.notes($1) AS n";
 }
 
 impl Verb for ShowRequest {

@@ -95,17 +95,17 @@ statements! {
     /// The figures of the whole queue that are not sums over its kinds.
     OVERVIEW: "overview" [] = "\
 SELECT jsonb_build_object(
-           'blocked_groups', (SELECT count(*) FROM tidegate.blocked()),
+           'blocked_groups', (SELECT count(*) FROM @tidegate.blocked()),
            'failed_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0), 1e17)::bigint,
            'rejected_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status <> 'FAILED'), 0), 1e17)::bigint,
            'throughput_per_second', (SELECT coalesce(sum(l.events), 0) / extract(epoch FROM statement_timestamp() - s.since)
-                                       FROM (SELECT tidegate.figures_since(statement_timestamp() - interval '1 minute') AS since) AS s
-                                       LEFT JOIN tidegate.ended(statement_timestamp() - interval '1 minute') AS l ON true
+                                       FROM (SELECT @tidegate.figures_since(statement_timestamp() - interval '1 minute') AS since) AS s
+                                       LEFT JOIN @tidegate.ended(statement_timestamp() - interval '1 minute') AS l ON true
                                       GROUP BY s.since)::float8)::text
-  FROM tidegate.ended(statement_timestamp() - interval '1 day') AS m
+  FROM @tidegate.ended(statement_timestamp() - interval '1 day') AS m
  WHERE m.status <> 'COMPLETED'";
 
-    STATS: "stats" [] = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
+    STATS: "stats" [] = "SELECT to_jsonb(s)::text FROM @tidegate.stats AS s ORDER BY s.kind";
 }
 
 /// The figures that belong to no kind.

@@ -66,7 +66,7 @@ pub struct UnblockReport {
 
 statements! {
     UNBLOCK: "unblock" [TEXT, BOOL, BOOL, BOOL, TEXT, TEXT] =
-        "SELECT tidegate.unblock($1, CASE WHEN $2 THEN 'retry' WHEN $3 THEN 'skip' WHEN $4 THEN 'cancel' END, $5, $6)::text";
+        "SELECT @tidegate.unblock($1, CASE WHEN $2 THEN 'retry' WHEN $3 THEN 'skip' WHEN $4 THEN 'cancel' END, $5, $6)::text";
 }
 
 impl Verb for UnblockRequest {

@@ -10,8 +10,11 @@ use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel};
 use crate::config::{Lookup, environment};
 use crate::error::{Error, Result};
 
-/// The schema of a queue that has no other name. The text of every statement and migration names it.
+/// The schema of a queue that has no other name.
 const USUAL: &str = "tidegate";
+
+/// What stands for the schema's name in all statements and migrations. The roles' names begin with it, too.
+const PLACEHOLDER: &str = "@tidegate";
 
 /// The variable that names the schema.
 const SETTING: &str = "TIDEGATE_SCHEMA";
@@ -27,23 +30,6 @@ struct Named {
     name: String,
     /// The texts that were written for this schema, by the address and length of the text in the program.
     texts: Mutex<HashMap<(usize, usize), Arc<str>>>,
-}
-
-/// A statement's text as it is sent.
-pub(crate) enum Text {
-    Usual(&'static str),
-    Own(Arc<str>),
-}
-
-impl Deref for Text {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        match self {
-            Self::Usual(text) => text,
-            Self::Own(text) => text,
-        }
-    }
 }
 
 impl Schema {
@@ -90,48 +76,16 @@ impl Schema {
     }
 
     /// Returns a statement's text for this schema. It is written once.
-    pub(crate) fn text(&self, text: &'static str) -> Text {
-        if self.0.name == USUAL {
-            return Text::Usual(text);
-        }
+    pub(crate) fn text(&self, text: &'static str) -> Arc<str> {
         let mut texts = self.0.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let own = texts.entry((text.as_ptr().addr(), text.len()));
-        Text::Own(own.or_insert_with(|| self.written(text).into()).clone())
+        own.or_insert_with(|| self.written(text).into()).clone()
     }
 
-    /// Writes SQL for this schema: what stands in schema `tidegate` stands in this one, and its roles begin
-    /// with this name.
+    /// Writes SQL for this schema, whose name [`PLACEHOLDER`] stands for.
     pub(crate) fn written(&self, sql: &str) -> String {
-        let mut parts = sql.split(USUAL);
-        let mut written = parts.next().unwrap_or_default().to_owned();
-        for after in parts {
-            let is_name = names(&written, after);
-            written.push_str(if is_name { self.name() } else { USUAL });
-            written.push_str(after);
-        }
-        written
+        sql.replace(PLACEHOLDER, self.name())
     }
-}
-
-/// The roles of a queue.
-const ROLES: [&str; 6] = ["publish", "drain", "pull", "operate", "read", "jobs"];
-
-/// Whether the word `tidegate` between these texts is the name of the schema, and not of the program.
-fn names(before: &str, after: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    if before.ends_with(is_part) {
-        return false;
-    }
-    let in_it = after.strip_prefix('.').unwrap_or_default();
-    let role = after.strip_prefix('_').unwrap_or_default();
-    let role = role.split(|c: char| !c.is_ascii_lowercase()).next();
-    in_it.starts_with(|c: char| c.is_ascii_lowercase() || "%'".contains(c))
-        && !in_it.starts_with("toml")
-        || role.is_some_and(|role| ROLES.contains(&role))
-        || before.ends_with('\'') && after.starts_with('\'')
-        || ["SCHEMA ", "SCHEMA IF NOT EXISTS "]
-            .iter()
-            .any(|word| before.ends_with(word))
 }
 
 impl PartialEq for Schema {
@@ -348,43 +302,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_the_schema_is_renamed_and_what_the_program_is_called_is_not() {
+    fn the_placeholder_alone_stands_for_the_schema() {
         let acme = Schema::named("acme").unwrap();
         for (sql, written) in [
-            ("SELECT tidegate.publish($1)", "SELECT acme.publish($1)"),
-            (
-                "'tidegate.event_queue'::regclass",
-                "'acme.event_queue'::regclass",
-            ),
-            ("$1::tidegate.event_queue", "$1::acme.event_queue"),
-            ("format('tidegate.%I', x)", "format('acme.%I', x)"),
-            ("('tidegate.' || x)", "('acme.' || x)"),
-            ("nspname = 'tidegate'", "nspname = 'acme'"),
-            ("ON SCHEMA tidegate TO", "ON SCHEMA acme TO"),
-            ("SCHEMA IF NOT EXISTS tidegate", "SCHEMA IF NOT EXISTS acme"),
-            (
-                "TO tidegate_read, tidegate_drain;",
-                "TO acme_read, acme_drain;",
-            ),
-            ("'tidegate drain'", "'tidegate drain'"),
-            (
-                "see tidegate.toml, by tidegate. Then",
-                "see tidegate.toml, by tidegate. Then",
-            ),
-            (
-                "tidegate_version, my_tidegate.x",
-                "tidegate_version, my_tidegate.x",
-            ),
+            ("SELECT @tidegate.publish($1)", "SELECT acme.publish($1)"),
+            ("TO @tidegate_read;", "TO acme_read;"),
+            ("nspname = '@tidegate'", "nspname = 'acme'"),
+            ("'tidegate', tidegate.t", "'tidegate', tidegate.t"),
         ] {
             assert_eq!(acme.written(sql), written);
-            assert_eq!(Schema::default().written(sql), sql);
+            assert_eq!(Schema::default().written(sql), sql.replace('@', ""));
         }
     }
 
     #[test]
     fn a_text_is_written_once_for_a_schema() {
         let acme = Schema::named("acme").unwrap();
-        let text = "SELECT tidegate.publish($1)";
+        let text = "SELECT @tidegate.publish($1)";
         let (first, again) = (acme.text(text), acme.clone().text(text));
         assert_eq!(&*first, "SELECT acme.publish($1)");
         assert!(std::ptr::eq(&raw const *first, &raw const *again));

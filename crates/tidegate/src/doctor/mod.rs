@@ -24,13 +24,13 @@ pub(crate) static STATEMENTS: [&[&Statement]; 3] = [ALL, catalog::ALL, program::
 
 statements! {
     /// Whether a queue exists.
-    IS_MIGRATED: "is_migrated" [] = "SELECT to_regclass('tidegate.event_queue') IS NOT NULL";
+    IS_MIGRATED: "is_migrated" [] = "SELECT to_regclass('@tidegate.event_queue') IS NOT NULL";
 
     /// The names of the checks of the database.
-    CHECKS: "doctor_checks" [] = "SELECT c.name FROM tidegate.doctor_checks() AS c";
+    CHECKS: "doctor_checks" [] = "SELECT c.name FROM @tidegate.doctor_checks() AS c";
 
     /// What a program of the kinds `$1` finds by the check `$2`.
-    DOCTOR: "doctor" [TEXT_ARRAY, TEXT] = "SELECT to_jsonb(d)::text FROM tidegate.doctor($1, $2) AS d";
+    DOCTOR: "doctor" [TEXT_ARRAY, TEXT] = "SELECT to_jsonb(d)::text FROM @tidegate.doctor($1, $2) AS d";
 }
 
 /// What to examine: a database, and what the doctor must know about the program.

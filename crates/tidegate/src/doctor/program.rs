@@ -21,7 +21,7 @@ statements! {
     /// Those of the kinds `$2` whose policy allows handlers more than `$1` milliseconds, and how many.
     LONG_HANDLERS: "long_handlers" [INT8, TEXT_ARRAY] = "\
 SELECT k.kind, (k.policy->>'handler_timeout_ms')::bigint
-  FROM tidegate.event_kind AS k
+  FROM @tidegate.event_kind AS k
  WHERE k.kind = ANY ($2) AND (k.policy->>'handler_timeout_ms')::bigint > $1
  ORDER BY k.kind";
 }
@@ -137,7 +137,7 @@ pub(super) async fn drift(target: &Target<'_>) -> Result<Finding> {
 /// belong there.
 pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<()> {
     let client = database.connect().await?;
-    let sql = "SELECT to_regclass('tidegate.event_kind') IS NOT NULL";
+    let sql = "SELECT to_regclass('@tidegate.event_kind') IS NOT NULL";
     let found = migrate::first_row(&client, sql, &[]).await?;
     if !found.is_some_and(|row| row.get(0)) {
         return Ok(());

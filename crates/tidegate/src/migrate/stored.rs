@@ -64,7 +64,7 @@ impl StoredSettings {
 
 fn constant(name: &str, sort: &str, value: &dyn std::fmt::Display) -> String {
     format!(
-        "CREATE OR REPLACE FUNCTION tidegate.{name}() RETURNS {sort}
+        "CREATE OR REPLACE FUNCTION @tidegate.{name}() RETURNS {sort}
          LANGUAGE sql STABLE PARALLEL SAFE RETURN {value}"
     )
 }

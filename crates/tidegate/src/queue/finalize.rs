@@ -25,7 +25,7 @@ statements! {
     COMPLETE: "complete" [UUID_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY] =
         "\
 SELECT to_jsonb(one)::text
-  FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c, unnest(c.ended, c.cuts) AS one(ended, cuts)";
+  FROM @tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c, unnest(c.ended, c.cuts) AS one(ended, cuts)";
 
     /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
     /// returned was no longer held by this drain, or is busy.
@@ -34,26 +34,26 @@ SELECT to_jsonb(one)::text
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
     ] = "\
 SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
-  FROM tidegate.finalize_leased($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
+  FROM @tidegate.finalize_leased($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
 
     /// Ends event `$2` of lease `$1` without reading its payload.
-    END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT tidegate.end_unreadable($1, $2, $3)";
+    END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT @tidegate.end_unreadable($1, $2, $3)";
 
     /// Puts events back for another attempt after a delay, with the progress so far.
     RETRY: "retry" [
         UUID, INT8_ARRAY, UUID_ARRAY, BOOL_ARRAY,
         FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY
-    ] = "SELECT to_jsonb(r)::text FROM tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
+    ] = "SELECT to_jsonb(r)::text FROM @tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
 
     /// Saves a step's result or a handler's end for an event that is still held.
-    SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT tidegate.save_progress($1, $2, $3)";
+    SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT @tidegate.save_progress($1, $2, $3)";
 
     /// Records the progress that a handler reports for an event that is still held.
     REPORT_PROGRESS: "report_progress" [INT8, UUID, TEXT, FLOAT8, TEXT] =
-        "SELECT tidegate.report_progress($1, $2, $3, $4, $5)";
+        "SELECT @tidegate.report_progress($1, $2, $3, $4, $5)";
 
     /// The leases of this list that finished their event. This settles a finalize whose answer was lost.
-    LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT to_jsonb(l)::text FROM tidegate.logged_under($1, $2) AS l";
+    LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT to_jsonb(l)::text FROM @tidegate.logged_under($1, $2) AS l";
 }
 
 /// The SQLSTATE of an end whose event the lease does not hold any more.

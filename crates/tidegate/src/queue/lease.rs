@@ -24,42 +24,42 @@ statements! {
     ] = "\
 SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked,
        l.services::text
-  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l";
+  FROM @tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l";
 
     /// Removes the leases of worker `$1` that are marked as ended.
-    REMOVE_ENDED: "remove_ended" [UUID_ARRAY] = "SELECT tidegate.remove_ended($1)";
+    REMOVE_ENDED: "remove_ended" [UUID_ARRAY] = "SELECT @tidegate.remove_ended($1)";
 
     /// The events of lease `$1` after id `$2`, at most `$3`.
     READ_LEASED: "read_leased" [UUID, INT8, INT8] = "\
 SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
        started, replayed, expires_in, overdue
-  FROM tidegate.read_leased($1, $2, $3)";
+  FROM @tidegate.read_leased($1, $2, $3)";
 
     /// The events in hand under these lease tokens, in one snapshot.
-    IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT to_jsonb(h)::text FROM tidegate.in_hand($1) AS h";
+    IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT to_jsonb(h)::text FROM @tidegate.in_hand($1) AS h";
 
     /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the
     /// lowest id, from which the next scan must start.
     PROMOTE: "promote" [INT8] =
-        "SELECT jsonb_build_array(p.promoted, p.lowest)::text FROM tidegate.promote($1) AS p";
+        "SELECT jsonb_build_array(p.promoted, p.lowest)::text FROM @tidegate.promote($1) AS p";
 
     /// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
     /// `$2`.
     SWEEP: "sweep" [UUID, UUID_ARRAY] =
-        "SELECT (to_jsonb(s) || jsonb_build_object('low', s.low::text::bigint))::text FROM tidegate.sweep($1, $2) AS s";
+        "SELECT (to_jsonb(s) || jsonb_build_object('low', s.low::text::bigint))::text FROM @tidegate.sweep($1, $2) AS s";
 
     /// Renews leases that are still held. A lease that is not returned is lost.
     RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] =
-        "SELECT jsonb_build_array(r.token, r.cuts)::text FROM tidegate.renew($1, $2, $3) AS r";
+        "SELECT jsonb_build_array(r.token, r.cuts)::text FROM @tidegate.renew($1, $2, $3) AS r";
 
     /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that
     /// `$3` names.
     TAKE_BACK_STARTS: "take_back_starts" [UUID, UUID_ARRAY, INT8_ARRAY, INT8_ARRAY] =
-        "SELECT tidegate.take_back_starts($1, $2, $3, $4)";
+        "SELECT @tidegate.take_back_starts($1, $2, $3, $4)";
 
     /// Releases events that have not started, with their attempts restored.
     HAND_BACK: "hand_back" [UUID, INT8_ARRAY, UUID_ARRAY] =
-        "SELECT to_jsonb(h)::text FROM tidegate.hand_back($1, $2, $3) AS h";
+        "SELECT to_jsonb(h)::text FROM @tidegate.hand_back($1, $2, $3) AS h";
 }
 
 /// The column positions of [`READ_LEASED`].

@@ -13,7 +13,7 @@ use crate::trace::{self, Publishing};
 
 statements! {
     /// Records a message from outside. Returns false if it was taken in before.
-    RECEIVE: "receive" [TEXT, TEXT] = "SELECT tidegate.receive($1, $2)";
+    RECEIVE: "receive" [TEXT, TEXT] = "SELECT @tidegate.receive($1, $2)";
 
     /// Publishes one event.
     PUBLISH_ONE: "publish_one" [
@@ -21,7 +21,7 @@ statements! {
         FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
     ] = "\
 SELECT p.id, p.created, p.status, p.attempts, p.replaced
-  FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+  FROM @tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
                         coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
 
     /// Publishes a batch; see the function for the order of locks and ids.
@@ -30,7 +30,7 @@ SELECT p.id, p.created, p.status, p.attempts, p.replaced
         FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
     ] = "\
 SELECT p.id, p.created, p.status, p.attempts, false AS replaced
-  FROM tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
+  FROM @tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))

@@ -20,16 +20,16 @@ use crate::json::Json;
 
 statements! {
     POLL: "poll" [TEXT_ARRAY, INT4, FLOAT8, TIMESTAMPTZ] =
-        "SELECT * FROM tidegate.poll($1, $2, make_interval(secs => $3), $4)";
+        "SELECT * FROM @tidegate.poll($1, $2, make_interval(secs => $3), $4)";
 
     FINALIZE: "pull_finalize" [INT8, UUID, TEXT, TEXT] =
-        "SELECT tidegate.finalize($1, $2, $3::jsonb, $4::jsonb)";
+        "SELECT @tidegate.finalize($1, $2, $3::jsonb, $4::jsonb)";
 
     RETRY: "pull_retry" [INT8, UUID, TEXT, FLOAT8, BOOL] = "\
-SELECT r.available_at, r.left_too FROM tidegate.retry($1, $2, $3::jsonb, make_interval(secs => $4), $5) AS r";
+SELECT r.available_at, r.left_too FROM @tidegate.retry($1, $2, $3::jsonb, make_interval(secs => $4), $5) AS r";
 
     EXTEND: "extend" [UUID, FLOAT8] =
-        "SELECT e.lease_expires_at, e.held FROM tidegate.extend($1, make_interval(secs => $2)) AS e";
+        "SELECT e.lease_expires_at, e.held FROM @tidegate.extend($1, make_interval(secs => $2)) AS e";
 }
 
 /// What a program with its own loop leases: [`PollRequest::poll`]. Programs in other languages call the SQL

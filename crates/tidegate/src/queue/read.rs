@@ -25,30 +25,30 @@ statements! {
     BACKLOG: "backlog" [] = "\
 SELECT jsonb_build_object(
            'events', CASE WHEN counted.n < 100000 THEN counted.n
-                          ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
+                          ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = '@tidegate.event_queue'::regclass)) END,
            'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
-                                        FROM tidegate.event_queue
+                                        FROM @tidegate.event_queue
                                        WHERE id = CASE WHEN counted.n < 100000 THEN counted.lowest
-                                                       ELSE (SELECT id FROM tidegate.event_queue ORDER BY id LIMIT 1) END), 0))::text
+                                                       ELSE (SELECT id FROM @tidegate.event_queue ORDER BY id LIMIT 1) END), 0))::text
   FROM (SELECT count(*) AS n, min(id) AS lowest
-          FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
+          FROM (SELECT id FROM @tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
     /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
     /// milliseconds it has been ready.
     OLDEST_READY: "oldest_ready" [TEXT_ARRAY] = "\
-SELECT jsonb_build_array(o.id, (extract(epoch FROM o.ready_for) * 1000)::bigint)::text FROM tidegate.oldest_ready($1) AS o";
+SELECT jsonb_build_array(o.id, (extract(epoch FROM o.ready_for) * 1000)::bigint)::text FROM @tidegate.oldest_ready($1) AS o";
 
     /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
     /// events. If no other kind is registered, which is usual, the statement reads no event.
     OTHERS: "others" [TEXT_ARRAY] = "\
 SELECT d.kind, d.events
-  FROM tidegate.depths() AS d
- WHERE d.kind <> ALL ($1) AND EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind <> ALL ($1))
-   AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = d.kind AND k.targets = '{}')
+  FROM @tidegate.depths() AS d
+ WHERE d.kind <> ALL ($1) AND EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind <> ALL ($1))
+   AND NOT EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = d.kind AND k.targets = '{}')
  ORDER BY d.events DESC, d.kind LIMIT 20";
 
     /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first.
-    EXPIRING: "expiring" [] = "SELECT to_jsonb(e)::text FROM tidegate.expiring() AS e";
+    EXPIRING: "expiring" [] = "SELECT to_jsonb(e)::text FROM @tidegate.expiring() AS e";
 
     /// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds
     /// from its publish on. Therefore the reported time is never in the past.
@@ -56,30 +56,30 @@ SELECT d.kind, d.events
 SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'status_code', j.status_code,
                           'result', j.result, 'errors', j.errors,
                           'eta', to_char(coalesce(j.finished_at, j.created_at + make_interval(secs => $2)
-                              * (1 + floor(greatest(0, extract(epoch FROM greatest(clock_timestamp(), tidegate.due_at(j.id)) - j.created_at)) / $2)::float8))
+                              * (1 + floor(greatest(0, extract(epoch FROM greatest(clock_timestamp(), @tidegate.due_at(j.id)) - j.created_at)) / $2)::float8))
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
-  FROM tidegate.job($1) AS j";
+  FROM @tidegate.job($1) AS j";
 
     /// Registers the kinds of a program. Operators' changes stay.
     REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
-INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
+INSERT INTO @tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
 
     /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing
     /// field does.
     DECLARE_RETENTION: "declare_retention" [TEXT, INT4, FLOAT8] =
-        "SELECT tidegate.declare_retention($1, make_interval(days => $2, secs => $3))";
+        "SELECT @tidegate.declare_retention($1, make_interval(days => $2, secs => $3))";
 
     DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
-SELECT tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
+SELECT @tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
                                             FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
 
     /// The kinds of this list that are not registered.
     UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
 SELECT k.kind FROM unnest($1) AS k(kind)
- WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind";
+ WHERE NOT EXISTS (SELECT FROM @tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind";
 
     /// The kinds that programs have registered.
-    REGISTERED: "registered" [] = "SELECT k.kind FROM tidegate.event_kind AS k ORDER BY k.kind";
+    REGISTERED: "registered" [] = "SELECT k.kind FROM @tidegate.event_kind AS k ORDER BY k.kind";
 }
 
 /// What is left in the queue.

@@ -12,10 +12,10 @@ use super::{Queryable, all, document};
 use crate::error::{Error, Result};
 
 statements! {
-    CLEANUP_STEP: "cleanup_step" [JSONB, BOOL] = "SELECT tidegate.cleanup_step($1, $2)::text";
+    CLEANUP_STEP: "cleanup_step" [JSONB, BOOL] = "SELECT @tidegate.cleanup_step($1, $2)::text";
 
     LOG_PARTITIONS: "log_partitions" [] =
-        "SELECT p.partition FROM tidegate.log_partitions() AS p ORDER BY p.partition";
+        "SELECT p.partition FROM @tidegate.log_partitions() AS p ORDER BY p.partition";
 }
 
 /// What one step of a cleanup did, or would do in a dry run.

@@ -43,32 +43,32 @@ SELECT jsonb_build_object('id', s.id, 'name', s.name, 'revision', s.revision, 'c
            'start_within', extract(epoch FROM s.start_within)::int8, 'since', floor(extract(epoch FROM s.since))::int8,
            'next', CASE WHEN isfinite(s.next_at) THEN floor(extract(epoch FROM s.next_at))::int8 END,
            'now', floor(extract(epoch FROM coalesce(to_timestamp($4), statement_timestamp())))::int8)::text
-  FROM tidegate.schedule AS s
-  JOIN tidegate.event_kind AS k ON k.kind = s.kind AND NOT k.paused
+  FROM @tidegate.schedule AS s
+  JOIN @tidegate.event_kind AS k ON k.kind = s.kind AND NOT k.paused
  WHERE NOT s.paused AND s.next_at <= coalesce(to_timestamp($4), statement_timestamp()) AND s.kind = ANY ($1)
    AND s.id + 0 > $2
  ORDER BY s.id + 0 LIMIT $3";
 
     /// Publishes the events of slots, and advances the schedules to their next slots.
     FIRE_SCHEDULES: "fire_schedules" [TEXT] =
-        "SELECT to_jsonb(f)::text FROM tidegate.fire_schedules($1::jsonb) AS f";
+        "SELECT to_jsonb(f)::text FROM @tidegate.fire_schedules($1::jsonb) AS f";
 
     /// The schedules that program `$1` declares, as stored.
     DECLARED_SCHEDULES: "declared_schedules" [TEXT] = "\
 SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::text, 'cron', s.cron,
            'every', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'group', s.group_key,
            'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
-  FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
+  FROM @tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
     /// Creates or changes a schedule that program `$2` declares.
     PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
-SELECT tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
+SELECT @tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
                              make_interval(secs => d.start_within), d.catch_up)
   FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
                                        start_within float8, catch_up text)";
 
     /// Removes a schedule that program `$1` no longer declares.
-    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT tidegate.drop_schedule($1, $2)";
+    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT @tidegate.drop_schedule($1, $2)";
 }
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the

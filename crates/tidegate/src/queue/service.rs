@@ -18,20 +18,20 @@ use crate::status::{ServiceState, ServiceStatus};
 statements! {
     /// Reports the results of a worker's calls of a service.
     REPORT_SERVICE: "report_service" [TEXT, UUID, BOOL, INT4, TEXT, FLOAT8, TEXT_ARRAY, BOOL, TEXT] =
-        "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
+        "SELECT @tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
 
     /// Requests places and starts at a limited service.
     CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] = "\
 SELECT jsonb_build_object('places', c.places, 'starts', CASE WHEN c.starting IS NOT NULL THEN to_jsonb(c) END)::text
-  FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
+  FROM @tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
 
     /// Ends ready events that have waited for a service for too long, at most `$2` among the first `$1`.
     GIVE_UP: "give_up" [INT4, INT4] = "\
-SELECT g.ended FROM tidegate.give_up(-9223372036854775808, 9223372036854775807, $1, $2) AS g";
+SELECT g.ended FROM @tidegate.give_up(-9223372036854775808, 9223372036854775807, $1, $2) AS g";
 
     /// All services about which anything was reported.
     SERVICES: "services" [] =
-        "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
+        "SELECT to_jsonb(s)::text FROM @tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 }
 
 /// A service that has recently not answered, or whose calls are limited.

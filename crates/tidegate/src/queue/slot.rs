@@ -18,22 +18,22 @@ statements! {
     /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`; `$6` says
     /// where the worker runs.
     TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4, TEXT] =
-        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position() FROM tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
+        "SELECT t.slot, t.repeated, t.wakes, @tidegate.wal_position() FROM @tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
 
     /// Keeps a slot for another `$3` seconds. In the lowest one, counts ready events of the kinds `$4`, up to
     /// `$5`.
     KEEP_SLOT: "keep_slot" [INT4, UUID, FLOAT8, TEXT_ARRAY, INT8] = "\
 SELECT jsonb_build_object('ours', k.ours, 'ready', coalesce(k.ready, 0), 'at_work', k.at_work)::text
-  FROM tidegate.keep_slot($1, $2, $3, $4, $5) AS k";
+  FROM @tidegate.keep_slot($1, $2, $3, $4, $5) AS k";
 
     /// Whether a producer that has just published should start a drain.
-    SHOULD_WAKE: "should_wake" [] = "SELECT tidegate.should_wake()";
+    SHOULD_WAKE: "should_wake" [] = "SELECT @tidegate.should_wake()";
 
     /// Frees a slot.
-    LEAVE_SLOT: "leave_slot" [INT4, UUID] = "SELECT tidegate.leave_slot($1, $2)";
+    LEAVE_SLOT: "leave_slot" [INT4, UUID] = "SELECT @tidegate.leave_slot($1, $2)";
 
     /// Records a drain that ends, with its report.
-    NOTE_RUN: "note_run" [UUID, TEXT] = "SELECT tidegate.note_run($1, $2::json)";
+    NOTE_RUN: "note_run" [UUID, TEXT] = "SELECT @tidegate.note_run($1, $2::json)";
 
     /// The number of events that a drain could lease now, counted up to `$2`, and the next time when there
     /// will be more. A time that is overdue counts as now.
@@ -41,10 +41,10 @@ SELECT jsonb_build_object('ours', k.ours, 'ready', coalesce(k.ready, 0), 'at_wor
 SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_at < 'infinity' THEN
                to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,
            'at_work', l.at_work)::text
-  FROM tidegate.left_to_do($1, $2) AS l";
+  FROM @tidegate.left_to_do($1, $2) AS l";
 
     /// The server's current position in the write-ahead log.
-    WAL_POSITION: "wal_position" [] = "SELECT tidegate.wal_position()";
+    WAL_POSITION: "wal_position" [] = "SELECT @tidegate.wal_position()";
 }
 
 /// What is left to handle, and which drains are at work.

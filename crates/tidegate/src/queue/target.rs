@@ -13,11 +13,11 @@ use crate::policy::Policy;
 
 statements! {
     /// What is declared.
-    TARGETS: "targets" [] = "SELECT tidegate.targets()::text";
+    TARGETS: "targets" [] = "SELECT @tidegate.targets()::text";
 
     /// Replaces what is declared, and returns the difference. A null stands for the default.
     DECLARE_TARGETS: "declare_targets" [TEXT, TEXT] =
-        "SELECT tidegate.declare_targets(jsonb_strip_nulls($1::jsonb), $2)::text";
+        "SELECT @tidegate.declare_targets(jsonb_strip_nulls($1::jsonb), $2)::text";
 }
 
 /// Targets, and the kinds of events that go to them, as a file declares them.

@@ -16,9 +16,9 @@ statements! {
     /// would print `1e131071` as 131,072 digits, and turn a payload of 2.5 KB into a gigabyte.
     SHOW: "show" [INT8] = "\
 SELECT row_to_json(s)::text
-  FROM (SELECT e.*, tidegate.why(e.id) AS why, c.payload, c.result, c.progress, c.errors, c.traceparent, c.reported
-          FROM tidegate.all_events AS e
-          JOIN tidegate.event_contents AS c ON c.id = e.id AND c.finished_at IS NOT DISTINCT FROM e.finished_at
+  FROM (SELECT e.*, @tidegate.why(e.id) AS why, c.payload, c.result, c.progress, c.errors, c.traceparent, c.reported
+          FROM @tidegate.all_events AS e
+          JOIN @tidegate.event_contents AS c ON c.id = e.id AND c.finished_at IS NOT DISTINCT FROM e.finished_at
          WHERE e.id = $1 AND c.id = $1
          ORDER BY e.finished_at DESC LIMIT 1) AS s";
 
@@ -26,21 +26,21 @@ SELECT row_to_json(s)::text
     BARE: "bare" [INT8] = "\
 SELECT to_jsonb(b)::text
   FROM (SELECT \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
-          FROM tidegate.all_events WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS b";
+          FROM @tidegate.all_events WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS b";
 
     /// One event without its content.
     EVENT: "event" [INT8] = "\
-SELECT (to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)))::text
-  FROM tidegate.all_events AS e WHERE e.id = $1 ORDER BY e.finished_at DESC LIMIT 1";
+SELECT (to_jsonb(e) || jsonb_build_object('why', @tidegate.why(e.id)))::text
+  FROM @tidegate.all_events AS e WHERE e.id = $1 ORDER BY e.finished_at DESC LIMIT 1";
 
     /// The content of one event as stored text, so that numbers are not rounded.
     CONTENT: "content" [INT8] = "\
 SELECT row_to_json(c)::text
   FROM (SELECT payload::text, result::text, progress::text, errors::text, traceparent
-          FROM tidegate.event_contents WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS c";
+          FROM @tidegate.event_contents WHERE id = $1 ORDER BY finished_at DESC LIMIT 1) AS c";
 
     /// The progress that the running handler of one event reports.
-    WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
+    WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM @tidegate.at_work AS w WHERE w.id = $1";
 }
 
 /// The fields of an event in the order of a person's questions: what is it, why is it so, since when, what

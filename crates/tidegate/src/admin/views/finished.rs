@@ -17,7 +17,7 @@ SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
            'failed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 0), 1e17)::bigint,
            'latency_ms', least(sum(f.latency_ms), 1e17)::bigint)::text
   FROM (SELECT date_bin(make_interval(secs => $2), e.minute, timestamptz 'epoch') AS step, e.status, e.events, e.latency_ms
-          FROM tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS e
+          FROM @tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS e
          WHERE $3::text IS NULL OR e.kind = $3) AS f
  GROUP BY f.step ORDER BY f.step";
 
@@ -33,7 +33,7 @@ SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
                coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED'), 0) AS completed,
                coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0) AS rejected,
                coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0) AS failed
-          FROM tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS m
+          FROM @tidegate.ended(statement_timestamp() - make_interval(secs => $1)) AS m
          GROUP BY m.kind, m.within_ms) AS b
  GROUP BY b.kind ORDER BY b.kind";
 }

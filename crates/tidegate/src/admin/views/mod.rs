@@ -52,28 +52,28 @@ statements! {
     /// The rights of this login: to read payloads, and to act.
     RIGHTS: "rights" [] = "\
 SELECT jsonb_build_object(
-           'content', has_column_privilege('tidegate.event_queue', 'payload', 'SELECT')
-               AND has_column_privilege('tidegate.event_log', 'payload', 'SELECT'),
+           'content', has_column_privilege('@tidegate.event_queue', 'payload', 'SELECT')
+               AND has_column_privilege('@tidegate.event_log', 'payload', 'SELECT'),
            'act', NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'
                AND EXISTS (SELECT FROM pg_proc AS p
-                            WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proname = 'replay'
+                            WHERE p.pronamespace = '@tidegate'::regnamespace AND p.proname = 'replay'
                               AND has_function_privilege(p.oid, 'EXECUTE')),
            'user', current_user, 'database', current_database())::text";
 
     /// Live events by kind, among the first `$1`.
-    DEPTHS: "depths" [INT8] = "SELECT to_jsonb(d)::text FROM tidegate.depths($1) AS d ORDER BY d.kind";
+    DEPTHS: "depths" [INT8] = "SELECT to_jsonb(d)::text FROM @tidegate.depths($1) AS d ORDER BY d.kind";
 
     /// How many groups wait for their first event.
-    BLOCKED: "blocked" [] = "SELECT count(*)::text FROM tidegate.blocked()";
+    BLOCKED: "blocked" [] = "SELECT count(*)::text FROM @tidegate.blocked()";
 
     /// The live events of a group in order, at most `$2`, with what each waits for.
     GROUP: "group_events" [TEXT, INT8] = "\
-WITH held AS MATERIALIZED (SELECT ids, started FROM tidegate.held)
-SELECT (to_jsonb(g) || jsonb_build_object('why', tidegate.why(g.id)))::text
+WITH held AS MATERIALIZED (SELECT ids, started FROM @tidegate.held)
+SELECT (to_jsonb(g) || jsonb_build_object('why', @tidegate.why(g.id)))::text
   FROM (SELECT q.id, q.kind, CASE WHEN q.id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
                q.attempts + (q.id <@ held.started AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
                q.group_key, q.correlation_id, q.created_at, q.available_at, q.delayed, NULL::timestamptz AS finished_at, q.last_error
-          FROM tidegate.event_queue AS q, held
+          FROM @tidegate.event_queue AS q, held
          WHERE q.group_key = $1 ORDER BY q.id LIMIT $2) AS g";
 
     /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most
@@ -81,7 +81,7 @@ SELECT (to_jsonb(g) || jsonb_build_object('why', tidegate.why(g.id)))::text
     AUDIT: "audit" [INT8, TEXT, TEXT, INT8] = "\
 SELECT to_jsonb(a)::text
   FROM (SELECT id, at, session_user_name, actor, action, filter - 'ids' AS filter, ids[1:10] AS ids, count, reason
-          FROM tidegate.audit
+          FROM @tidegate.audit
          WHERE ($1::bigint IS NULL OR id < $1) AND ($2::text IS NULL OR actor = $2) AND ($3::text IS NULL OR action = $3)
          ORDER BY id DESC LIMIT $4) AS a";
 
@@ -89,23 +89,23 @@ SELECT to_jsonb(a)::text
     TARGETS: "target_states" [] = "\
 SELECT jsonb_build_object('target', t.target, 'since', t.since, 'state', coalesce(s.state, 'closed'), 'last_error', s.last_error,
            'way', (SELECT w FROM unnest(ARRAY['lambda', 'https', 'sqs', 'eventbridge']) AS w WHERE t.address ? w LIMIT 1),
-           'kinds', ARRAY(SELECT k.kind FROM tidegate.event_kind AS k WHERE t.target = ANY (k.targets) ORDER BY k.kind))::text
-  FROM tidegate.target AS t LEFT JOIN tidegate.service AS s ON s.service = t.target
+           'kinds', ARRAY(SELECT k.kind FROM @tidegate.event_kind AS k WHERE t.target = ANY (k.targets) ORDER BY k.kind))::text
+  FROM @tidegate.target AS t LEFT JOIN @tidegate.service AS s ON s.service = t.target
  ORDER BY coalesce(s.state, 'closed') = 'closed', t.target LIMIT 1000";
 
     /// Registered kinds with policy and retention.
-    KINDS: "kinds" [] = "SELECT to_jsonb(k)::text FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
+    KINDS: "kinds" [] = "SELECT to_jsonb(k)::text FROM @tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
 
     /// The log's partitions with the planner's estimates, the first to expire first.
     LOG_PARTITIONS: "partition_sizes" [] = "\
 SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpartbound, c.oid),
            'rows', nullif(greatest(c.reltuples, -1), -1)::bigint, 'bytes', pg_total_relation_size(c.oid))::text
   FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
- WHERE i.inhparent = 'tidegate.event_log'::regclass ORDER BY c.relname LIMIT 500";
+ WHERE i.inhparent = '@tidegate.event_log'::regclass ORDER BY c.relname LIMIT 500";
 
     /// The latest finished drains, at most `$1`.
     DRAINS: "drains" [INT8] =
-        "SELECT to_jsonb(r)::text FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1";
+        "SELECT to_jsonb(r)::text FROM @tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1";
 }
 
 /// The rights of the database login.
