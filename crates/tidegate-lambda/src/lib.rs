@@ -166,8 +166,8 @@ async fn serve(
             ..Hooks::default()
         };
         let answering = async move {
-            let to = (&*noted, dead.as_ref().as_ref());
-            logged(event, ready.as_ref().as_ref(), hooks, to).await
+            let (ready, dead) = (ready.as_ref().as_ref(), dead.as_ref().as_ref());
+            logged(event, ready, hooks, &noted, dead).await
         };
         answering.instrument(invocation)
     });
@@ -208,10 +208,11 @@ async fn logged(
     event: LambdaEvent<Json>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
-    to: (&AtomicBool, Option<&DeadMessages>),
+    spoiled: &AtomicBool,
+    dead: Option<&DeadMessages>,
 ) -> Result<Json, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
-    let answering = answer(event, ready, hooks, to);
+    let answering = answer(event, ready, hooks, spoiled, dead);
     // What the answer needs comes first.
     #[cfg(feature = "otel")]
     let answering = tidegate_otel::recorded(Box::pin(answering), || {
@@ -274,7 +275,8 @@ async fn answer(
     event: LambdaEvent<Json>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
-    (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
+    spoiled: &AtomicBool,
+    dead: Option<&DeadMessages>,
 ) -> Result<Json, Refusal> {
     let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);

@@ -112,7 +112,7 @@ impl Sender {
             let (url, body) = (request.uri().to_string(), request.body().clone());
             let signed = self
                 .signer
-                .headers((service, region), ("POST", &url), &[], &body)
+                .headers(service, region, "POST", &url, &[], &body)
                 .await;
             let signed = signed.map_err(|error| format!("it cannot be signed: {error}"))?;
             request.headers_mut().extend(signed);

@@ -23,7 +23,8 @@ impl Service<'_> {
     /// Unavailable, if there is no answer.
     pub(crate) async fn send(
         &self,
-        (method, path): (&str, &str),
+        method: &str,
+        path: &str,
         headers: &[(&'static str, &str)],
         body: String,
         most: usize,
@@ -76,7 +77,7 @@ impl Service<'_> {
     ) -> Result<Answer, HandlerError> {
         let content = format!("application/x-amz-json-{version}");
         let headers = [("content-type", &*content), ("x-amz-target", action)];
-        self.send(("POST", "/"), &headers, body, 1 << 20).await
+        self.send("POST", "/", &headers, body, 1 << 20).await
     }
 }
 

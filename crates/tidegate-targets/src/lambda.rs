@@ -123,7 +123,7 @@ impl Function {
     /// Looks at a number of the function, if we may.
     async fn number(&self, path: &str, field: &str) -> Result<Option<u64>, HandlerError> {
         let service = self.service()?;
-        let looked = service.send(("GET", path), &[], String::new(), 1 << 20);
+        let looked = service.send("GET", path, &[], String::new(), 1 << 20);
         let document = seen(looked.await?)?.map(|answer| answer.body);
         let document: Value =
             serde_json::from_slice(&document.unwrap_or_default()).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Function {
         let path = self.path("invocations");
         let service = self.service()?;
         service
-            .send(("POST", &path), &headers, body, MOST_ANSWER)
+            .send("POST", &path, &headers, body, MOST_ANSWER)
             .await
     }
 

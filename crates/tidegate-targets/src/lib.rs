@@ -135,7 +135,8 @@ impl Target {
             let span = tracing::info_span!("target", target = name, events, bytes);
             sender.clone().send(items).instrument(span)
         };
-        let calls = Batch::limited(receiver.limits(), |item: &Item| item.text.len(), send);
+        let (items, bytes) = receiver.limits();
+        let calls = Batch::limited(items, bytes, |item: &Item| item.text.len(), send);
         Ok(Self {
             name,
             receiver,

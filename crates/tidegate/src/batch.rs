@@ -144,13 +144,14 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         F: Fn(Vec<T>) -> A + Send + Sync + 'static,
         A: Future<Output = Answers<R>> + Send + 'static,
     {
-        Self::limited((usize::MAX, usize::MAX), |_| 0, call)
+        Self::limited(usize::MAX, usize::MAX, |_| 0, call)
     }
 
     /// Like [`Batch::new`], for an API with limits: a call has no more than so many items, and no more than
     /// so many bytes, as `size` counts them. An item that is larger has a call of its own.
     pub fn limited<F, A>(
-        (items, bytes): (usize, usize),
+        items: usize,
+        bytes: usize,
         size: impl Fn(&T) -> usize + Send + Sync + 'static,
         call: F,
     ) -> Self
@@ -279,7 +280,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     async fn begin(self: Arc<Self>, mut members: Vec<Member<T, R>>) {
         members.retain(|member| !member.answer.is_closed());
         members.sort_unstable_by_key(|member| member.event);
-        let Some(end) = members.iter().map(|member| member.end).min() else {
+        let Some((deadline, is_cut)) = members.iter().map(|member| member.end).min() else {
             return;
         };
         let (mut items, mut waiting) = (Vec::new(), Vec::new());
@@ -293,7 +294,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         let span = tracing::info_span!("batch", events = count);
         let answered = tokio::select! {
             biased;
-            answered = self.answered(items, end).instrument(span) => answered,
+            answered = self.answered(items, deadline, is_cut).instrument(span) => answered,
             _ = join_all(waiting.iter_mut().map(oneshot::Sender::closed)) => return,
         };
         match answered {
@@ -319,7 +320,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 
     /// Returns answers for all items. For one item, the limit is its handler's own. A call of several items
     /// ends before the first of their handlers reaches its limit, because that would be charged to the event.
-    async fn answered(&self, items: Vec<T>, (deadline, is_cut): (Instant, bool)) -> Answers<R> {
+    async fn answered(&self, items: Vec<T>, deadline: Instant, is_cut: bool) -> Answers<R> {
         let count = items.len();
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = if count == 1 { left } else { left.mul_f64(0.9) };
@@ -400,7 +401,7 @@ mod tests {
     async fn a_call_has_no_more_bytes_than_it_may_have_unless_one_item_is_larger() {
         let count =
             |items: Vec<usize>| async move { Ok(items.iter().map(|_| Ok(items.len())).collect()) };
-        let batch = Batch::<usize, usize>::limited((3, 10), |item| *item, count);
+        let batch = Batch::<usize, usize>::limited(3, 10, |item| *item, count);
         let contexts: Vec<Context> = (1..=10).map(|id| context(id, 100)).collect();
         let calls = contexts.iter().zip([4, 6, 1, 50, 5, 5, 1, 1, 1, 1]);
         let answers = join_all(calls.map(|(ctx, bytes)| batch.call(ctx, bytes))).await;

@@ -321,7 +321,7 @@ impl<'a> Migrate<'a> {
         if let Some((keeper, declared)) = &self.schedules {
             schedule::sync(client.client(), keeper, declared).await?;
         }
-        self.report((applied, roles, difference))
+        self.report(applied, roles, difference)
     }
 }
 
@@ -342,7 +342,7 @@ impl Migrate<'_> {
             difference = Some(queue::declare_targets(&transaction, targets, actor).await?);
         }
         transaction.rollback().await.map_err(&failed)?;
-        let report = self.report((Vec::new(), roles, difference))?;
+        let report = self.report(Vec::new(), roles, difference)?;
         Ok(MigrateReport {
             dry_run: true,
             ..report
@@ -351,7 +351,9 @@ impl Migrate<'_> {
 
     fn report(
         &self,
-        (applied, roles, targets): (Vec<String>, bool, Difference),
+        applied: Vec<String>,
+        roles: bool,
+        targets: Difference,
     ) -> Result<MigrateReport> {
         let of_targets = self.targets.map(|(targets, _)| targets.kinds.len());
         Ok(MigrateReport {

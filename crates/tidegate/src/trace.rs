@@ -207,7 +207,8 @@ pub(crate) fn record_messaging(
     span: &Span,
     position: &TraceContext,
     kind: &str,
-    (operation_type, operation): (&str, &str),
+    operation_type: &str,
+    operation: &str,
     destination: &str,
 ) {
     tracing::record_all!(
@@ -269,8 +270,8 @@ impl Publishing {
 
     /// Records the number of published events of this kind. `id` is set if it was a single event.
     pub(crate) fn done(self, kind: &str, count: Option<usize>, id: Option<i64>) {
-        let operation = ("send", "publish");
-        record_messaging(&self.span, &self.position, "producer", operation, kind);
+        let (span, position) = (&self.span, &self.position);
+        record_messaging(span, position, "producer", "send", "publish", kind);
         tracing::record_all!(
             self.span,
             "messaging.message.id" = id.map(tracing::field::display),

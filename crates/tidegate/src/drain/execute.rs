@@ -108,10 +108,10 @@ pub(crate) async fn execute<D: Dispatch>(
             ctx.end_handler(Err(refused));
             continue;
         }
-        let named = (handler.name, service);
+        let name = handler.name;
         let work = run(handler, deadline, limit, is_cut);
         let result = match spans::of_handler(ctx) {
-            Some(recorded) => Box::pin(spans::handled(recorded, named, work)).await,
+            Some(recorded) => Box::pin(spans::handled(recorded, name, service, work)).await,
             None => work.await,
         };
         ctx.end_handler(match service {

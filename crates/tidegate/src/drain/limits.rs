@@ -311,7 +311,7 @@ impl ServiceLimits {
     ) {
         if let Some(limit) = self.services.get_mut(service) {
             limit.more = batch.events.len() >= step.limit as usize;
-            limit.empty = limit.scan.arrived(step, promoted, batch, (0, u32::MAX));
+            limit.empty = limit.scan.arrived(step, promoted, batch, 0, u32::MAX);
         }
     }
 

@@ -610,8 +610,8 @@ impl<D: Dispatch> Drain<D> {
                 self.services.arrived(&turn, step, promoted, batch);
             }
             FetchKind::Events(step) => {
-                let pace = (self.buffer.waiting(), self.workers.pace(&step));
-                let empty = self.fetcher.scan.arrived(step, promoted, batch, pace);
+                let (left, pace) = (self.buffer.waiting(), self.workers.pace(&step));
+                let empty = self.fetcher.scan.arrived(step, promoted, batch, left, pace);
                 let seen = empty && self.is_idle();
                 if empty || !self.fetcher.scan.is_barren() {
                     self.fetcher.empty.note(seen, sent.steady);

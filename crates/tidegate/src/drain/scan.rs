@@ -196,7 +196,8 @@ impl Scan {
         step: ScanStep,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
-        (left, pace): (usize, u32),
+        left: usize,
+        pace: u32,
     ) -> bool {
         let now = Instant::now();
         self.walked += step.under_way();
@@ -317,7 +318,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let step = scan.next(1000, true);
-            assert!(scan.arrived(step, None, &mut LeasedBatch::default(), (0, u32::MAX)));
+            assert!(scan.arrived(step, None, &mut LeasedBatch::default(), 0, u32::MAX));
             pauses.push((scan.poll_at() - Instant::now()).as_millis());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
@@ -333,7 +334,7 @@ mod tests {
             let step = scan.next(1000, true);
             limits.push(step.limit);
             let scanned = step.limit;
-            assert!(!scan.arrived(step, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
+            assert!(!scan.arrived(step, None, &mut batch(scanned, page * 80), 0, u32::MAX));
         }
         assert_eq!(limits, [8, 16, 32, 64]);
     }
@@ -346,14 +347,14 @@ mod tests {
             let step = scan.next(1000, false);
             let count = i64::from(step.limit);
             limits.push(count);
-            scan.arrived(step, None, &mut leased(count, at * 1000), (1, 16));
+            scan.arrived(step, None, &mut leased(count, at * 1000), 1, 16);
         }
         assert_eq!(limits, [8, 16, 16, 16, 16, 16]);
         // A long page of blocked rows has made it larger, but a handler is as slow as before.
         let step = scan.next(1000, false);
-        assert!(!scan.arrived(step, None, &mut batch(16, 7000), (1, 16)));
+        assert!(!scan.arrived(step, None, &mut batch(16, 7000), 1, 16));
         let step = scan.next(1000, false);
-        scan.arrived(step, None, &mut leased(32, 8000), (1, 16));
+        scan.arrived(step, None, &mut leased(32, 8000), 1, 16);
         assert_eq!(scan.next(1000, false).limit, 16);
     }
 
@@ -365,7 +366,7 @@ mod tests {
             let count = i64::from(step.limit);
             tokio::time::advance(took).await;
             // No event waited for a handler, so a quick lease would be followed by a four times larger one.
-            scan.arrived(step, None, &mut leased(count, count), (0, u32::MAX));
+            scan.arrived(step, None, &mut leased(count, count), 0, u32::MAX);
             assert_eq!(scan.want(), next);
         }
     }
@@ -375,16 +376,16 @@ mod tests {
         let mut scan = Scan::new(8, 8, WhenEmpty::Ends);
         let step = scan.next(8, true);
         assert!(step.is_start());
-        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        scan.arrived(step, None, &mut leased(8, 8), 0, u32::MAX);
         let step = scan.next(8, false);
         assert_eq!(step.walk.after, 8);
-        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
+        scan.arrived(step, None, &mut leased(8, 16), 0, u32::MAX);
         tokio::time::advance(RESCAN * 2).await;
         let step = scan.next(8, false);
         assert!(step.is_start() && step.walk == Walk::default());
         // The re-scan takes its time, finds nothing, and arrives where the walk was.
         tokio::time::advance(RESCAN / 10).await;
-        scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX));
+        scan.arrived(step, None, &mut batch(0, 0), 0, u32::MAX);
         assert_eq!(scan.next(8, false).walk.after, 16);
     }
 
@@ -392,11 +393,11 @@ mod tests {
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
         let mut scan = Scan::new(8, 8, WhenEmpty::Ends);
         let step = scan.next(8, true);
-        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        scan.arrived(step, None, &mut leased(8, 8), 0, u32::MAX);
         let step = scan.next(8, false);
         // If the scan is called back while a lease is under way, the lease's scan is not taken over.
         scan.back_to(3);
-        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
+        scan.arrived(step, None, &mut leased(8, 16), 0, u32::MAX);
         let step = scan.next(8, false);
         assert_eq!(step.walk.after, 2);
     }
@@ -407,10 +408,10 @@ mod tests {
         let step = scan.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
-        scan.arrived(step, None, &mut found, (0, u32::MAX));
+        scan.arrived(step, None, &mut found, 0, u32::MAX);
         let step = scan.next(8, false);
         assert_eq!(step.passed_by, ["a"]);
-        scan.arrived(step, None, &mut batch(0, 8), (0, u32::MAX));
+        scan.arrived(step, None, &mut batch(0, 8), 0, u32::MAX);
         assert!(scan.next(8, false).passed_by.is_empty());
     }
 
@@ -421,7 +422,7 @@ mod tests {
             let step = scan.next(1000, false);
             let limit = i64::from(step.limit);
             tokio::time::advance(WORTH * 2).await;
-            scan.arrived(step, None, &mut leased(limit, limit), (1, u32::MAX));
+            scan.arrived(step, None, &mut leased(limit, limit), 1, u32::MAX);
         }
         assert_eq!(scan.want(), 1);
     }
@@ -432,7 +433,7 @@ mod tests {
         let cost = Duration::from_millis(20);
         let step = scan.next(8, true);
         tokio::time::advance(cost).await;
-        assert!(!scan.arrived(step, None, &mut leased(4, 4), (0, u32::MAX)));
+        assert!(!scan.arrived(step, None, &mut leased(4, 4), 0, u32::MAX));
         let (mut walks, mut looks, mut empty) = (0, 0, 0);
         for _ in 0..100 {
             let step = scan.next(8, true);
@@ -445,7 +446,7 @@ mod tests {
                 looks += 1;
             }
             let mut nothing = batch(0, step.walk.after);
-            let was_empty = scan.arrived(step, None, &mut nothing, (0, u32::MAX));
+            let was_empty = scan.arrived(step, None, &mut nothing, 0, u32::MAX);
             assert_eq!(was_empty, starts);
             empty += u32::from(was_empty);
             assert!(scan.is_barren() || empty == 0);
@@ -457,18 +458,18 @@ mod tests {
         for after in 1..=4 {
             let step = scan.next(8, true);
             tokio::time::advance(Duration::from_millis(1)).await;
-            scan.arrived(step, None, &mut leased(8, after * 8), (0, u32::MAX));
+            scan.arrived(step, None, &mut leased(8, after * 8), 0, u32::MAX);
             tokio::time::advance(Duration::from_secs(5)).await;
         }
         let step = scan.next(8, true);
-        scan.arrived(step, None, &mut batch(0, 32), (0, u32::MAX));
+        scan.arrived(step, None, &mut batch(0, 32), 0, u32::MAX);
         tokio::time::advance(Duration::from_millis(50)).await;
         assert!(scan.next(8, true).is_start());
         // Without an event so far, each look is a walk.
         let mut scan = Scan::new(8, 8, WhenEmpty::Lingers);
         let step = scan.next(8, true);
         tokio::time::advance(cost).await;
-        assert!(scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX)));
+        assert!(scan.arrived(step, None, &mut batch(0, 0), 0, u32::MAX));
         assert_eq!(scan.poll_at(), Instant::now() + cost * 4);
     }
 }

@@ -116,13 +116,7 @@ impl Spans {
             return;
         }
         let position = self.position.child();
-        record_messaging(
-            span,
-            &position,
-            "client",
-            (operation, operation),
-            "tidegate",
-        );
+        record_messaging(span, &position, "client", operation, operation, "tidegate");
         span.record("messaging.batch.message_count", count);
     }
 
@@ -143,7 +137,7 @@ impl Spans {
         let position = own.unwrap_or_else(|| TraceContext::root(false));
         let code = (!went_well).then(|| settled.code());
         let span = ctx.span().cloned().unwrap_or_else(of_attempt);
-        self.ended_attempt(&span, ctx.event(), &position, (outcome, code));
+        self.ended_attempt(&span, ctx.event(), &position, outcome, code);
         let waited = ctx.created_at().elapsed().unwrap_or_default();
         span.record("tidegate.waited_ms", millis(waited.saturating_sub(took)));
         if sampled.is_some() {
@@ -155,7 +149,7 @@ impl Spans {
     pub(super) fn given_up(&mut self, event: &LeasedEvent, code: &str) {
         let producer = producer(event).filter(|_| is_first(event));
         let position = producer.map_or_else(|| TraceContext::root(false), |above| above.child());
-        self.ended_attempt(&of_attempt(), event, &position, ("failed", Some(code)));
+        self.ended_attempt(&of_attempt(), event, &position, "failed", Some(code));
     }
 
     fn ended_attempt(
@@ -163,7 +157,8 @@ impl Spans {
         span: &Span,
         event: &LeasedEvent,
         position: &TraceContext,
-        (outcome, code): (&str, Option<&str>),
+        outcome: &str,
+        code: Option<&str>,
     ) {
         self.records = true;
         let links = match producer(event) {
@@ -171,8 +166,8 @@ impl Spans {
             Some(producer) => Some(format!("{producer},{}", self.position)),
             None => None,
         };
-        let operation = ("process", "process");
-        record_messaging(span, position, "consumer", operation, &event.kind);
+        let kind = &event.kind;
+        record_messaging(span, position, "consumer", "process", "process", kind);
         tracing::record_all!(
             span,
             "trace.links" = links,
@@ -312,7 +307,8 @@ pub(super) fn of_handler(ctx: &Context) -> Option<TraceContext> {
 /// Runs one handler in a span below its event's. The handler's publishes and calls are children of that span.
 pub(super) async fn handled(
     position: TraceContext,
-    (name, service): (&str, Option<&str>),
+    name: &str,
+    service: Option<&str>,
     work: impl Future<Output = HandlerResult>,
 ) -> HandlerResult {
     let span = tracing::debug_span!(

@@ -88,7 +88,7 @@ impl DeadMessages {
         let url = environment("AWS_ENDPOINT_URL_SQS").unwrap_or_else(|| host.clone());
         let sent = self
             .by
-            .send(("sqs", region), ("POST", &url), &headers, body.to_string());
+            .send(("sqs", region), "POST", &url, &headers, body.to_string());
         sent.await.map(drop)
     }
 }
@@ -119,12 +119,9 @@ impl Invoked {
             encoded(&self.arn)
         );
         let headers = headers(self.trace.as_deref());
-        let sent = self.by.send(
-            place.of_service(),
-            ("POST", &url),
-            &headers,
-            body.to_string(),
-        );
+        let sent = self
+            .by
+            .send(place.of_service(), "POST", &url, &headers, body.to_string());
         sent.await.map(drop)
     }
 }
@@ -143,7 +140,8 @@ impl SelfInvoke {
     pub(super) async fn send(
         &self,
         to: (&str, &str),
-        (method, url): (&str, &str),
+        method: &str,
+        url: &str,
         headers: &[(&'static str, &str)],
         body: String,
     ) -> Result<String> {
@@ -210,7 +208,7 @@ mod tests {
         let headers = headers(Some("Root=1-2-3;Lineage=a:1"));
         assert!(headers.contains(&("x-amzn-trace-id", "Root=1-2-3;Lineage=a:1")));
         let url = "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations";
-        let signed = signature(to, ("POST", url), &headers, b"{}", credentials).unwrap();
+        let signed = signature(to, "POST", url, &headers, b"{}", credentials).unwrap();
         let header = |name| signed.get(name).unwrap().to_str().unwrap();
         assert_eq!(header("x-amz-security-token"), "token");
         let signature = header("authorization");

@@ -64,14 +64,16 @@ impl Requests {
     /// Why there is no answer.
     pub async fn send(&self, request: Request<'_>, most: usize) -> Result<Answer, NoAnswer> {
         let Request {
-            to,
+            to: (service, region),
             method,
             url,
             headers,
             body,
         } = request;
         let unsigned = |error: Failed| NoAnswer::Unsigned(error.to_string());
-        let signed = self.signer.headers(to, (method, url), headers, &body);
+        let signed = self
+            .signer
+            .headers(service, region, method, url, headers, &body);
         let signed = signed.await.map_err(unsigned)?;
         let http = self.http.get_or_try_init(client_of_aws).await;
         let http = http.map_err(|error| unsigned(error.into()))?;

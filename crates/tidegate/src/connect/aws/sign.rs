@@ -52,8 +52,10 @@ impl Signer {
     /// If there are no credentials, or the URL is malformed.
     pub async fn headers(
         &self,
-        (service, region): (&str, &str),
-        (method, url): (&str, &str),
+        service: &str,
+        region: &str,
+        method: &str,
+        url: &str,
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<HeaderMap, Failed> {
@@ -64,13 +66,14 @@ impl Signer {
             now: SystemTime::now(),
         };
         let credentials = self.0.credentials().await?;
-        signature(to, (method, url), headers, body, credentials)
+        signature(to, method, url, headers, body, credentials)
     }
 }
 
 pub(super) fn signature(
     to: For<'_>,
-    (method, url): (&str, &str),
+    method: &str,
+    url: &str,
     headers: &[(&str, &str)],
     body: &[u8],
     credentials: Credentials,

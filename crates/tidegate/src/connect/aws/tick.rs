@@ -69,7 +69,7 @@ impl TickSchedule {
         let url = format!("{host}/schedules/{}{query}", self.name);
         let headers = [("content-type", "application/json")];
         let to = place.of_service();
-        self.by.send(to, (method, &url), &headers, body).await
+        self.by.send(to, method, &url, &headers, body).await
     }
 
     async fn describe(&self) -> Result<Map<String, Value>> {
