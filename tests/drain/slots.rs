@@ -10,7 +10,7 @@ use test_support::{PATIENCE, ended, wait_until};
 use tidegate::chain::{Chain, StartDrain};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
-use tidegate::queue::{self, Left, Taken};
+use tidegate::queue::{self, LeftToDo, Taken};
 use tidegate::{
     Database, Done, DrainOptions, DrainReport, Error, HandlerError, Hooks, NewEvent, drain,
     drain_with,
@@ -22,7 +22,7 @@ const KINDS: &[&str] = &["act", "note", "pair"];
 
 const TAKEN: &str = "SELECT count(*) FROM tidegate.drain_slot WHERE until > clock_timestamp()";
 
-async fn left(client: &Client) -> Left {
+async fn left(client: &Client) -> LeftToDo {
     queue::left_to_do(client, KINDS, 10_000).await.unwrap()
 }
 
@@ -36,7 +36,7 @@ async fn due(client: &Client) -> Option<f64> {
 #[tokio::test]
 async fn what_is_left_is_what_a_drain_could_take() {
     let (_db, client) = probe().await;
-    assert_eq!(left(&client).await, Left::default());
+    assert_eq!(left(&client).await, LeftToDo::default());
     for event in [
         act("planned").delay(Duration::from_hours(2)),
         act("first of a group")
@@ -54,11 +54,11 @@ async fn what_is_left_is_what_a_drain_could_take() {
     assert!((3500.0..=3600.0).contains(&seconds), "{seconds}");
     let pause = "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'";
     client.execute(pause, &[]).await.unwrap();
-    assert_eq!(left(&client).await, Left::default());
+    assert_eq!(left(&client).await, LeftToDo::default());
     let resume = "UPDATE tidegate.event_kind SET paused = false";
     client.execute(resume, &[]).await.unwrap();
     let others = queue::left_to_do(&client, &["note"], 10_000).await.unwrap();
-    assert_eq!(others, Left::default());
+    assert_eq!(others, LeftToDo::default());
     let down = "INSERT INTO tidegate.service (service, state, kinds, retry_at)
                 VALUES ('s', 'open', '{act}', clock_timestamp() + interval '1 minute')";
     client.execute(down, &[]).await.unwrap();

@@ -13,7 +13,7 @@ use test_support::{
     self as support, TestDb, begins, contains, lease_away, project_file, rows, wait_until,
 };
 use tidegate::connect::Client;
-use tidegate::doctor::{self, State, Target};
+use tidegate::doctor::{self, DoctorTarget, State};
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent, queue};
 use tidegate_job::app;
@@ -855,7 +855,7 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_reported() {
     let mut options = DrainOptions::default();
     for (timeout, state) in [(30, State::Ok), (55, State::Problem)] {
         options.handler_timeout = Duration::from_secs(timeout);
-        let report = doctor::examine(&Target {
+        let report = doctor::examine(&DoctorTarget {
             database: &db.database(),
             kinds: app::Event::KINDS,
             options: &options,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate::logs::{PATIENCE, flush, write_line};
-use tidegate::{DrainError, DrainReport, Error, Json};
+use tidegate::{Error, Json};
 
 use crate::colour;
 use crate::text::{is_command, shown};
@@ -54,30 +54,6 @@ impl Answer {
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.code == 0
-    }
-}
-
-/// The reason why a verb failed, with the counts so far if it was a drain.
-pub(crate) struct Failed {
-    pub(crate) error: Error,
-    pub(crate) report: Option<Box<DrainReport>>,
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            report: None,
-        }
-    }
-}
-
-impl From<DrainError> for Failed {
-    fn from(error: DrainError) -> Self {
-        Self {
-            error: error.source,
-            report: Some(error.report),
-        }
     }
 }
 

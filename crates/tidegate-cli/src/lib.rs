@@ -44,14 +44,14 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer};
-use tidegate::program::log_panics;
+use tidegate::program::{Failure, log_panics};
 use tidegate::{DrainReport, Error, Program};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::answer::{Failed, print, print_document, print_error};
+use self::answer::{print, print_document, print_error};
 
 /// Runs the program as a command line with every verb, and returns the exit code.
 #[must_use]
@@ -75,8 +75,8 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
 /// Runs the future of a verb on its own runtime.
 fn block_on(
     origin: &'static str,
-    answer: impl Future<Output = Result<Answer, Failed>>,
-) -> Result<Answer, Failed> {
+    answer: impl Future<Output = Result<Answer, Failure>>,
+) -> Result<Answer, Failure> {
     // Before the answer is printed, even if something panics.
     let _flush = FlushAtExit;
     let levels = log_filter(&environment, LevelFilter::WARN)?;
@@ -135,17 +135,20 @@ fn misused(error: &clap::Error) -> ExitCode {
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-fn fail(failed: &Failed, verb: &clap::Command, as_json: bool) -> ExitCode {
-    let error = failed.error.to_string();
-    let error = match failed.error {
+fn fail(failure: &Failure, verb: &clap::Command, as_json: bool) -> ExitCode {
+    let (source, report) = match failure {
+        Failure::Drain(drain) => (&drain.source, Some(&*drain.report)),
+        Failure::Other(error) => (error, None),
+    };
+    let error = source.to_string();
+    let error = match source {
         Error::Invalid(_) => with_flags(&error, verb),
         _ => error,
     };
-    let report = failed.report.as_deref();
     if as_json {
         let report = report.map(counts);
         let _ = print_document(&json!({"error": error, "report": report}).into());
-    } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
+    } else if let Some(report) = report.filter(|report| *report != &untouched(report)) {
         let _ = print(&text::broken_off(report));
     }
     print_error(&format!(
@@ -153,7 +156,7 @@ fn fail(failed: &Failed, verb: &clap::Command, as_json: bool) -> ExitCode {
         answer::program_name(),
         text::shown(&error)
     ));
-    match failed.error {
+    match source {
         Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }

@@ -7,10 +7,10 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
 use tidegate::logs::write_line;
-use tidegate::program::Service;
+use tidegate::program::{Failure, Service};
 use tidegate::{Error, Lookup, Program};
 
-use crate::answer::{Answer, Failed, print, print_error, program_name};
+use crate::answer::{Answer, print, print_error, program_name};
 use crate::args::{self, Cli, New, Verb};
 use crate::verbs::describe;
 use crate::{block_on, colour, fail, give, misused, report, verbs};
@@ -60,13 +60,13 @@ type AnswerAlone = dyn Fn(&ArgMatches) -> BoxFuture<'static, Result<Answer, Erro
 /// A verb that not every program has.
 struct Own {
     command: Command,
-    answer: Way,
+    answer: OwnAnswer,
     /// The schema of the document that it prints with `--json`.
     schema: Option<Value>,
 }
 
 /// How a verb is answered.
-enum Way {
+enum OwnAnswer {
     /// With the program and its settings.
     Served(Box<AnswerOwn>),
     /// With neither.
@@ -134,7 +134,7 @@ impl CommandLine {
             Ok(arguments) => answer(ask, arguments).boxed(),
             Err(error) => std::future::ready(Err(error)).boxed(),
         };
-        self.with(A::command(), Way::Served(Box::new(answer)))
+        self.with(A::command(), OwnAnswer::Served(Box::new(answer)))
     }
 
     /// Adds the verb `new`, which writes a starter project and needs neither settings nor a database.
@@ -160,10 +160,10 @@ impl CommandLine {
             Ok(arguments) => answer(arguments).boxed(),
             Err(error) => std::future::ready(Err(error)).boxed(),
         };
-        self.with(A::command(), Way::Alone(Box::new(answer)))
+        self.with(A::command(), OwnAnswer::Alone(Box::new(answer)))
     }
 
-    fn with(mut self, command: Command, answer: Way) -> Self {
+    fn with(mut self, command: Command, answer: OwnAnswer) -> Self {
         let name = command.get_name();
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
         let taken = args::command().find_subcommand(name).is_some() || own.any(|own| own == name);
@@ -211,7 +211,7 @@ impl CommandLine {
         };
         let (json, chosen) = (arguments.json, arguments.chosen);
         let answered = match self.describe(&chosen) {
-            Some(answer) => answer.map_err(Failed::from),
+            Some(answer) => answer.map_err(Failure::from),
             None => block_on(origin, self.answer(chosen, json, &lookup)),
         };
         match answered {
@@ -298,7 +298,7 @@ impl CommandLine {
         chosen: Chosen,
         json: bool,
         lookup: Lookup<'_>,
-    ) -> Result<Answer, Failed> {
+    ) -> Result<Answer, Failure> {
         let start = |program: Program| {
             let mut service = program.start(lookup)?;
             service.metrics_to = write_line;
@@ -307,11 +307,11 @@ impl CommandLine {
         match chosen {
             Chosen::OfAll(verb) => verbs::answer(&start(self.program)?, *verb, json).await,
             Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {
-                Way::Served(answer) => {
+                OwnAnswer::Served(answer) => {
                     let service = start(self.program)?;
                     Ok(answer(Ask { service, json }, &matches).await?)
                 }
-                Way::Alone(answer) => Ok(answer(&matches).await?),
+                OwnAnswer::Alone(answer) => Ok(answer(&matches).await?),
             },
         }
     }

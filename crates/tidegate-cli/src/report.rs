@@ -7,7 +7,7 @@ use tidegate::admin::schema;
 
 /// The document of `publish`.
 #[derive(Serialize, JsonSchema)]
-pub struct Published {
+pub struct PublishReport {
     /// The event: a new one, or the live one that it duplicates.
     pub id: i64,
     /// Whether it is new.
@@ -22,7 +22,7 @@ pub struct Published {
 
 /// The document of `new`.
 #[derive(Serialize, JsonSchema)]
-pub struct Written {
+pub struct StarterReport {
     /// The new folder.
     pub folder: String,
     /// Its files.
@@ -60,8 +60,8 @@ pub struct Schemas {
 /// verb.
 pub fn schema_of(verb: &str) -> Option<Value> {
     Some(match verb {
-        "publish" => schema::of::<Published>("publish"),
-        "new" => schema::of::<Written>("new"),
+        "publish" => schema::of::<PublishReport>("publish"),
+        "new" => schema::of::<StarterReport>("new"),
         "completions" => schema::of::<Completions>("completions"),
         "man" => schema::of::<Man>("man"),
         "schema" => schema::of::<Schemas>("schema"),

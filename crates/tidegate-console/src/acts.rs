@@ -15,7 +15,7 @@ use tidegate::admin::{Moment, Request};
 use tidegate_cli::{Answer, quoted};
 
 use crate::desk::Desk;
-use crate::form::Fields;
+use crate::form::FormFields;
 use crate::html::{select, suggestions, tick};
 use crate::problem::Problem;
 
@@ -120,7 +120,7 @@ impl Action {
     pub(crate) fn request(
         self,
         desk: &Desk,
-        sent: &Fields,
+        sent: &FormFields,
         intent: Intent<'_>,
     ) -> Result<Request, Problem> {
         let mut fields = Map::new();
@@ -164,7 +164,7 @@ impl Action {
     }
 
     /// Returns the command line that does the same, without the reason.
-    pub(crate) fn command(self, sent: &Fields, flags: &str) -> String {
+    pub(crate) fn command(self, sent: &FormFields, flags: &str) -> String {
         let written = self.fields().map(|field| field.written(sent));
         format!(
             "tidegate {}{flags}{}",
@@ -219,7 +219,7 @@ impl Field {
     }
 
     /// Returns the value, if there is one.
-    fn read(self, sent: &Fields) -> Result<Option<Value>, Problem> {
+    fn read(self, sent: &FormFields) -> Result<Option<Value>, Problem> {
         let name = self.name();
         let values = sent.all(&name).map(|text| self.value(&name, text));
         let mut values = values.collect::<Result<Vec<Value>, Problem>>()?;
@@ -244,7 +244,7 @@ impl Field {
     }
 
     /// The field of a form, with what was given before.
-    pub(crate) fn input(self, given: &Fields) -> Markup {
+    pub(crate) fn input(self, given: &FormFields) -> Markup {
         let (name, help) = (self.name(), sentence(self.0.get_help()));
         let value = given.text(&name).unwrap_or_default();
         let label = title(&name);
@@ -263,7 +263,7 @@ impl Field {
     }
 
     /// How the command line has it.
-    fn written(self, sent: &Fields) -> String {
+    fn written(self, sent: &FormFields) -> String {
         let name = self.name();
         let flag = name.replace('_', "-");
         let values = sent.all(&name).map(|value| {

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
-use tidegate::admin::views::{KindFigures, Span, Step};
+use tidegate::admin::views::{KindTotals, Span, Step};
 
 use crate::html::{millis, number, share};
 
@@ -222,7 +222,7 @@ fn figure(
 const BOUNDS: [u64; 8] = [50, 250, 1000, 5000, 30_000, 120_000, 600_000, 3_600_000];
 
 /// Draws the latency distribution of a kind as a small histogram.
-pub(crate) fn spread(figures: &KindFigures) -> Markup {
+pub(crate) fn spread(figures: &KindTotals) -> Markup {
     let all = figures.within.iter().map(|(_, events)| *events);
     let (total, most) = (
         all.clone().sum::<u64>().max(1),

@@ -14,12 +14,12 @@ use tidegate::program::Service;
 use crate::flash;
 use crate::link::Base;
 use crate::problem::{Answered, Problem};
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 use crate::who::Identity;
 
 /// The context of a request.
 pub(crate) struct Desk {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ConsoleState>,
     pub who: Identity,
     pub rights: Rights,
     /// The path and query of the request, as the browser sees them.
@@ -80,12 +80,12 @@ impl Desk {
     }
 }
 
-impl FromRequestParts<Arc<Shared>> for Desk {
+impl FromRequestParts<Arc<ConsoleState>> for Desk {
     type Rejection = Problem;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        shared: &Arc<Shared>,
+        shared: &Arc<ConsoleState>,
     ) -> Result<Self, Self::Rejection> {
         let who = parts.extensions.get::<Identity>().cloned();
         let who = who.ok_or_else(|| Problem::forbidden("The request names no user."))?;

@@ -13,9 +13,9 @@ use crate::problem::Problem;
 
 /// Fields in order. A name can occur several times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Fields(Vec<(String, String)>);
+pub(crate) struct FormFields(Vec<(String, String)>);
 
-impl Fields {
+impl FormFields {
     /// Refuses the character that Postgres has in no text.
     fn checked(self) -> Result<Self, Problem> {
         match self.0.iter().find(|(_, value)| value.contains('\0')) {
@@ -33,7 +33,7 @@ impl Fields {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// As [`Fields::text`], owned.
+    /// As [`FormFields::text`], owned.
     pub(crate) fn owned(&self, name: &str) -> Option<String> {
         self.text(name).map(str::to_owned)
     }
@@ -76,12 +76,12 @@ impl Fields {
         self.read(name, |text| text.parse().map_err(|_| refused(text)))
     }
 
-    /// As [`Fields::number`], for a duration such as `30s`.
+    /// As [`FormFields::number`], for a duration such as `30s`.
     pub(crate) fn duration(&self, name: &str) -> Result<Option<Duration>, Problem> {
         self.read(name, parse_duration)
     }
 
-    /// As [`Fields::number`], for a time or a duration that means "ago".
+    /// As [`FormFields::number`], for a time or a duration that means "ago".
     pub(crate) fn moment(&self, name: &str) -> Result<Option<Moment>, Problem> {
         self.read(name, parse_moment)
     }
@@ -114,7 +114,7 @@ impl Fields {
 }
 
 /// The query of a request.
-pub(crate) struct Params(pub Fields);
+pub(crate) struct Params(pub FormFields);
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
@@ -122,14 +122,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let fields = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await;
         let fields = fields.map_err(|error| Problem::invalid(error.body_text()))?;
-        Fields(fields.0).checked().map(Self)
+        FormFields(fields.0).checked().map(Self)
     }
 }
 
 /// The form of a request.
-pub(crate) struct Sent(pub Fields);
+pub(crate) struct FormBody(pub FormFields);
 
-impl<S: Send + Sync> FromRequest<S> for Sent {
+impl<S: Send + Sync> FromRequest<S> for FormBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
@@ -138,7 +138,7 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
             let title = "This form cannot be read";
             Problem::new(error.status(), title, error.body_text())
         })?;
-        Fields(fields.0).checked().map(Self)
+        FormFields(fields.0).checked().map(Self)
     }
 }
 
@@ -146,8 +146,8 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
 mod tests {
     use super::*;
 
-    fn fields(pairs: &[(&str, &str)]) -> Fields {
-        Fields(
+    fn fields(pairs: &[(&str, &str)]) -> FormFields {
+        FormFields(
             pairs
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

@@ -19,7 +19,7 @@ use tidegate::{Lookup, Program};
 
 pub use lambda_http::Error;
 
-use crate::guard::Published;
+use crate::guard::FunctionHost;
 use crate::options::Options;
 use crate::router;
 use crate::server::Peer;
@@ -125,7 +125,7 @@ async fn identified(mut request: Request) -> Request {
         extensions.insert(Given::Iam(caller));
     }
     if let Some(name) = name {
-        extensions.insert(Published(name));
+        extensions.insert(FunctionHost(name));
     }
     request
 }

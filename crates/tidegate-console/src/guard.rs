@@ -21,7 +21,7 @@ use crate::page;
 use crate::problem::Problem;
 use crate::server::{Shares, host, is_this_machine, without_port};
 use crate::settings::Settings;
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 use crate::who::{Given, Identity, Refusal};
 
 /// The rate limit of one person: requests per second, and the size of a burst.
@@ -61,12 +61,12 @@ impl Pace {
 /// The host name under which AWS has published this function. AWS routes no other name to the function, so a
 /// request for this name cannot be an attempt at DNS rebinding.
 #[derive(Clone)]
-pub(crate) struct Published(pub String);
+pub(crate) struct FunctionHost(pub String);
 
 /// The state of the checks.
 #[derive(Clone)]
 pub(crate) struct Guard {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ConsoleState>,
     pub pace: Arc<Pace>,
     /// The requests at work, of all people and of each.
     pub places: Shares<()>,
@@ -148,14 +148,14 @@ fn is_our_own(headers: &HeaderMap) -> bool {
 
 /// Answers 421 to requests for unknown host names. This protects against DNS rebinding.
 pub(crate) async fn by_name(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ConsoleState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let published = request.extensions().get::<Published>();
+    let published = request.extensions().get::<FunctionHost>();
     let is_ours = |host: &str| {
         answers_to(&shared.settings, host)
-            || published.is_some_and(|Published(name)| name.eq_ignore_ascii_case(host))
+            || published.is_some_and(|FunctionHost(name)| name.eq_ignore_ascii_case(host))
     };
     let host = host(request.headers(), request.uri());
     if host.is_some_and(|host| is_ours(&host)) {
@@ -177,7 +177,7 @@ fn answers_to(settings: &Settings, host: &str) -> bool {
 
 /// Renders the page of a problem.
 pub(crate) async fn explain(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ConsoleState>>,
     request: Request,
     next: Next,
 ) -> Response {

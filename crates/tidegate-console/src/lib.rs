@@ -81,12 +81,12 @@ pub use surround::serve;
 pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity};
 
-use shared::Shared;
+use shared::ConsoleState;
 
 /// Returns the console of this program. Links begin with the base path of the settings, but the routes do
 /// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
-    let shared = Arc::new(Shared::new(service, settings));
+    let shared = Arc::new(ConsoleState::new(service, settings));
     let pages = surround::guarded(screens::pages(&shared), &shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))

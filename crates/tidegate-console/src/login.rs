@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::form::Params;
 use crate::problem::Problem;
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 use crate::who::{COOKIE, SESSION_S};
 
 pub(crate) async fn login(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ConsoleState>>,
     extensions: Extensions,
     Params(request): Params,
 ) -> Result<Response, Problem> {

@@ -8,10 +8,10 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use tidegate::prometheus::Format;
 
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 
 pub(crate) async fn metrics(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ConsoleState>>,
     headers: HeaderMap,
 ) -> impl IntoResponse {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());

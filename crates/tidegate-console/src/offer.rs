@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use crate::acts::Action;
 use crate::desk::Desk;
-use crate::form::Fields;
+use crate::form::FormFields;
 use crate::html::reason;
 use crate::link::Link;
 
@@ -23,7 +23,7 @@ pub(crate) fn offer(
 ) -> Markup {
     let action = Action::named(verb);
     let fields = inputs.iter().filter_map(|name| action?.field(name));
-    let fields = html! { @for field in fields { (field.input(&Fields::default())) } };
+    let fields = html! { @for field in fields { (field.input(&FormFields::default())) } };
     form(desk, verb, label, of, &fields)
 }
 

@@ -21,7 +21,7 @@ const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 /// The longest wait for a place among the database sessions.
 const WAITS: Duration = Duration::from_secs(2);
 
-pub(crate) struct Shared {
+pub(crate) struct ConsoleState {
     pub service: Service,
     pub settings: Settings,
     pub exporter: Exporter,
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     rights: Mutex<Option<(Instant, Rights)>>,
 }
 
-impl Shared {
+impl ConsoleState {
     pub(crate) fn new(mut service: Service, settings: Settings) -> Self {
         service.looks_within = Some(LOOKS_WITHIN);
         service.database = service.database.with_at_most(settings.sessions, WAITS);

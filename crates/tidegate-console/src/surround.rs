@@ -15,7 +15,7 @@ use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::guard::{Guard, Pace, admit, by_name, explain};
 use crate::server::{Bounds, Shares, limited, logged, serve_within};
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 
 /// The longest time for a request, including its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
@@ -40,7 +40,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// The layers of pages and actions: authentication and limits.
-pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
+pub(crate) fn guarded(pages: Router, shared: &Arc<ConsoleState>) -> Router {
     let guard = Guard {
         shared: shared.clone(),
         pace: Arc::new(Pace::default()),
@@ -53,7 +53,7 @@ pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
 }
 
 /// The layers of everything: pages, files, signing in.
-pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
+pub(crate) fn around(routes: Router, shared: &Arc<ConsoleState>) -> Router {
     let named = HeaderName::from_static;
     let routes = routes.layer(DefaultBodyLimit::max(FORM_LIMIT));
     let routes = limited(routes, REQUEST_TIMEOUT)

@@ -171,7 +171,7 @@ async fn serve(
         };
         answering.instrument(invocation)
     });
-    let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
+    let runtime = Runtime::new(handler).layer(layer_fn(|inner| WatchedRuntime {
         inner,
         busy: busy.clone(),
         spoiled: spoiled.clone(),
@@ -210,7 +210,7 @@ async fn logged(
     hooks: Hooks,
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
-) -> Result<Json, Refusal> {
+) -> Result<Json, FailedInvocation> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
     let answering = answer(event, ready, hooks, spoiled, dead);
     // What the answer needs comes first.
@@ -223,7 +223,7 @@ async fn logged(
         Ok(report) => {
             tracing::info!(request_id, report = %loggable(report), "invocation answered");
         }
-        Err(Refusal(diagnostic)) => tracing::error!(
+        Err(FailedInvocation(diagnostic)) => tracing::error!(
             request_id,
             error_type = diagnostic.error_type,
             error = diagnostic.error_message,
@@ -277,9 +277,9 @@ async fn answer(
     hooks: Hooks,
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
-) -> Result<Json, Refusal> {
-    let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
-    let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
+) -> Result<Json, FailedInvocation> {
+    let service = ready.map_err(|error| FailedInvocation::new("Configuration", error))?;
+    let refused = |error: tidegate::Error| FailedInvocation::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let event_payload = enveloped(event.payload);
     let payload = outline(&event_payload);
@@ -291,7 +291,7 @@ async fn answer(
         service.answer(&request, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
-    answered.map_err(|error| Refusal::new(error_type(&error), &error))
+    answered.map_err(|error| FailedInvocation::new(error_type(&error), &error))
 }
 
 /// Reports whether handlers of a drain continue after its answer.
@@ -367,7 +367,7 @@ fn less_reserve(left: Duration) -> Duration {
 }
 
 /// Tracks the current invocation, from its arrival until its answer is sent.
-struct Watched<S> {
+struct WatchedRuntime<S> {
     inner: S,
     busy: watch::Sender<bool>,
     /// A handler continues after the answer.
@@ -376,7 +376,7 @@ struct Watched<S> {
     stopped: watch::Receiver<bool>,
 }
 
-impl<S> tower::Service<LambdaInvocation> for Watched<S>
+impl<S> tower::Service<LambdaInvocation> for WatchedRuntime<S>
 where
     S: tower::Service<LambdaInvocation>,
     S::Future: Send + 'static,
@@ -419,9 +419,9 @@ async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<boo
 
 /// An answer with the reason why there is no report.
 #[derive(Debug)]
-struct Refusal(Diagnostic);
+struct FailedInvocation(Diagnostic);
 
-impl Refusal {
+impl FailedInvocation {
     fn new(error_type: &str, error: &dyn std::fmt::Display) -> Self {
         Self(Diagnostic {
             error_type: error_type.to_owned(),
@@ -430,8 +430,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Diagnostic {
-    fn from(refusal: Refusal) -> Self {
+impl From<FailedInvocation> for Diagnostic {
+    fn from(refusal: FailedInvocation) -> Self {
         refusal.0
     }
 }

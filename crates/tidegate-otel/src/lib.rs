@@ -28,7 +28,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
 use self::sender::Reason;
-use self::settings::Settings;
+use self::settings::TraceSettings;
 use self::spool::Spool;
 
 /// The destination of traces, and the spans that wait to be sent there. Cheap to clone; clones share the
@@ -40,7 +40,7 @@ struct Inner {
     exporter: SpanExporter,
     reason: Reason,
     spool: Spool,
-    settings: Settings,
+    settings: TraceSettings,
     metrics: Option<Metrics>,
 }
 
@@ -120,7 +120,7 @@ impl Telemetry {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
-        let Some(settings) = Settings::read(lookup)? else {
+        let Some(settings) = TraceSettings::read(lookup)? else {
             return Ok(None);
         };
         let reason = Reason::default();

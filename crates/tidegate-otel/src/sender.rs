@@ -14,7 +14,7 @@ use tidegate::connect::{Signer, Trust};
 use tidegate::{Error, Lookup};
 use tokio::sync::OnceCell;
 
-use crate::settings::{Place, Settings};
+use crate::settings::{SigningScope, TraceSettings};
 
 /// Why the last request got no answer. The exporter says only that the network failed.
 pub(crate) type Reason = Arc<Mutex<Option<String>>>;
@@ -25,7 +25,7 @@ pub(crate) type Reason = Arc<Mutex<Option<String>>>;
 /// [`Error::Config`] if a standard variable that it reads itself is malformed.
 pub(crate) fn exporter(
     lookup: Lookup<'_>,
-    settings: &Settings,
+    settings: &TraceSettings,
     reason: Reason,
 ) -> Result<SpanExporter, Error> {
     let sender = Sender {
@@ -80,7 +80,7 @@ fn resource(lookup: Lookup<'_>) -> Resource {
 struct Sender {
     trust: Trust,
     client: OnceCell<Client>,
-    signing: Option<Place>,
+    signing: Option<SigningScope>,
     signer: Signer,
     reason: Reason,
 }
@@ -108,7 +108,7 @@ impl Sender {
 
     /// Sends a request. The body of the answer is not read, because it contains nothing that is needed.
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        if let Some(Place { service, region }) = &self.signing {
+        if let Some(SigningScope { service, region }) = &self.signing {
             let (url, body) = (request.uri().to_string(), request.body().clone());
             let signed = self
                 .signer

@@ -16,10 +16,10 @@ const LIMIT: Duration = Duration::from_millis(500);
 /// The suffix of AWS hosts, which require signed requests.
 const AWS: &str = ".amazonaws.com";
 
-pub(crate) struct Settings {
+pub(crate) struct TraceSettings {
     pub endpoint: Url,
     /// The AWS service and region that requests are signed for.
-    pub signing: Option<Place>,
+    pub signing: Option<SigningScope>,
     pub trust: Trust,
     pub ratio: f64,
     pub shows_correlation: bool,
@@ -29,12 +29,12 @@ pub(crate) struct Settings {
 
 /// The service and region of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SigningScope {
     pub service: String,
     pub region: String,
 }
 
-impl Settings {
+impl TraceSettings {
     /// Reads the settings. Returns `None` if nothing is to be sent.
     ///
     /// # Errors
@@ -75,18 +75,18 @@ impl Settings {
 
 /// Returns the endpoint of X-Ray, which accepts spans directly in every region:
 /// <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch-OTLPEndpoint.html>.
-fn xray(lookup: Lookup<'_>) -> Result<(Url, Option<Place>), Error> {
+fn xray(lookup: Lookup<'_>) -> Result<(Url, Option<SigningScope>), Error> {
     let region = lookup("AWS_REGION").or_else(|| lookup("AWS_DEFAULT_REGION"));
     let region = region.ok_or_else(|| refused("TIDEGATE_XRAY", "on needs AWS_REGION"))?;
     let own = lookup("AWS_ENDPOINT_URL_XRAY");
     let host = own.unwrap_or_else(|| format!("https://xray.{region}{AWS}"));
     let service = "xray".to_owned();
     let url = traces_below("AWS_ENDPOINT_URL_XRAY", &host)?;
-    Ok((url, Some(Place { service, region })))
+    Ok((url, Some(SigningScope { service, region })))
 }
 
 /// Returns the destination; `None` if no variable sets it.
-fn endpoint(lookup: Lookup<'_>) -> Result<Option<(Url, Option<Place>)>, Error> {
+fn endpoint(lookup: Lookup<'_>) -> Result<Option<(Url, Option<SigningScope>)>, Error> {
     let exporter = "OTEL_TRACES_EXPORTER";
     match lookup(exporter).as_deref() {
         None | Some("otlp") => {}
@@ -122,12 +122,12 @@ fn url(name: &str, text: &str) -> Result<Url, Error> {
 
 /// Returns the service and region of an AWS host: `xray.eu-central-1.amazonaws.com`, or
 /// `vpce-1-2.xray.eu-central-1.vpce.amazonaws.com`.
-fn place(host: &str) -> Option<Place> {
+fn place(host: &str) -> Option<SigningScope> {
     let labels = host.strip_suffix(AWS)?;
     let labels = labels.strip_suffix(".vpce").unwrap_or(labels);
     let (labels, region) = labels.rsplit_once('.')?;
     let service = labels.rsplit('.').next()?;
-    Some(Place {
+    Some(SigningScope {
         service: service.to_owned(),
         region: region.to_owned(),
     })
@@ -182,15 +182,15 @@ mod tests {
 
     const COLLECTOR: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318/");
 
-    fn read(settings: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn read(settings: &[(&str, &str)]) -> Result<Option<TraceSettings>, String> {
         let lookup = |name: &str| {
             let found = settings.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Settings::read(&lookup).map_err(|error| error.to_string())
+        TraceSettings::read(&lookup).map_err(|error| error.to_string())
     }
 
-    fn set(settings: &[(&str, &str)]) -> Settings {
+    fn set(settings: &[(&str, &str)]) -> TraceSettings {
         read(settings).unwrap().unwrap()
     }
 
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_goes_to_aws_is_signed_for_its_service_and_region() {
         let place = |service: &str, region: &str| {
-            Some(Place {
+            Some(SigningScope {
                 service: service.to_owned(),
                 region: region.to_owned(),
             })

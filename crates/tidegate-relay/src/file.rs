@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 /// What is wrong with a file, or strange.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fault {
+pub struct FileFault {
     /// Where, from 1.
     pub line: usize,
     /// What, beginning with the path of the value.
@@ -27,7 +27,7 @@ pub struct Fault {
     pub is_warning: bool,
 }
 
-impl Display for Fault {
+impl Display for FileFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let warning = if self.is_warning { "warning: " } else { "" };
         write!(f, "{}: {warning}{}", self.line, self.text)
@@ -35,7 +35,7 @@ impl Display for Fault {
 }
 
 /// Returns the faults as one line, for an error.
-pub fn listed(faults: &[Fault]) -> String {
+pub fn listed(faults: &[FileFault]) -> String {
     let lines = faults.iter().map(|fault| format!("line {fault}"));
     lines.collect::<Vec<String>>().join("; ")
 }
@@ -54,7 +54,7 @@ const OF_CALLS: [&str; 5] = ["batch", "within", "timeout", "limit", "per_second"
 /// What a target says about the calls to it.
 #[derive(Deserialize, Clone, Copy, Default)]
 #[serde(deny_unknown_fields)]
-struct Calls {
+struct CallOptions {
     batch: Option<WholeNumber<1, 1000>>,
     within: Option<Time<0, MINUTE>>,
     timeout: Option<Time<1, { 15 * MINUTE }>>,
@@ -143,7 +143,10 @@ fn one_of<'de, D: Deserializer<'de>, T>(
 ///
 /// # Errors
 /// A fault of each table, in the order of their lines; in a file that is not TOML, only why it is not.
-pub fn read(text: &str, options: &DrainOptions) -> Result<(Targets, Vec<Fault>), Vec<Fault>> {
+pub fn read(
+    text: &str,
+    options: &DrainOptions,
+) -> Result<(Targets, Vec<FileFault>), Vec<FileFault>> {
     let mut reader = Reader {
         text,
         options,
@@ -190,13 +193,13 @@ fn path_of(within: &str, name: &str) -> String {
 struct Reader<'r> {
     text: &'r str,
     options: &'r DrainOptions,
-    faults: Vec<Fault>,
+    faults: Vec<FileFault>,
 }
 
 impl Reader<'_> {
     fn fault(&mut self, at: usize, text: String) {
         let line = 1 + self.text[..at.min(self.text.len())].matches('\n').count();
-        self.faults.push(Fault {
+        self.faults.push(FileFault {
             line,
             text,
             is_warning: false,
@@ -342,10 +345,10 @@ impl Reader<'_> {
         timeout
     }
 
-    fn target(&mut self, part: &Part<'_>) -> (DeclaredTarget, Calls) {
+    fn target(&mut self, part: &Part<'_>) -> (DeclaredTarget, CallOptions) {
         let names = part.table.keys().map(|key| &**key.get_ref());
         let of_address: Vec<&str> = names.filter(|name| !OF_CALLS.contains(name)).collect();
-        let calls: Calls = self.options(part, &of_address).unwrap_or_default();
+        let calls: CallOptions = self.options(part, &of_address).unwrap_or_default();
         self.within_lease(part, calls.timeout.map(|time| time.0));
         if part.has("within") && !part.has("batch") {
             self.refuse(part, "within", "must be given with batch alone");
@@ -398,7 +401,7 @@ impl Reader<'_> {
         Some(address)
     }
 
-    fn kind(&mut self, part: &Part<'_>, calls: &BTreeMap<&str, Calls>) -> DeclaredKind {
+    fn kind(&mut self, part: &Part<'_>, calls: &BTreeMap<&str, CallOptions>) -> DeclaredKind {
         let Some(kind) = self.options::<KindOptions>(part, &[]) else {
             let (targets, policy) = (Vec::new(), Policy::default());
             return DeclaredKind { targets, policy };
@@ -411,7 +414,7 @@ impl Reader<'_> {
         let time = self.within_lease(part, time);
         let targets = self.targets_of(part, kind.target, kind.targets, calls);
         let called = targets.iter().filter_map(|name| calls.get(&**name));
-        let called: Vec<&Calls> = called.collect();
+        let called: Vec<&CallOptions> = called.collect();
         let usual = self.options.handler_timeout;
         let times = || called.iter().map(|calls| calls.timeout.map(|time| time.0));
         let longest = times().map(|time| time.unwrap_or(usual)).max();
@@ -459,7 +462,7 @@ impl Reader<'_> {
         part: &Part<'_>,
         one: Option<String>,
         several: Option<Vec<String>>,
-        calls: &BTreeMap<&str, Calls>,
+        calls: &BTreeMap<&str, CallOptions>,
     ) -> Vec<String> {
         let (option, names) = match (one, several) {
             (Some(name), None) => ("target", vec![name]),

@@ -10,7 +10,7 @@ use tidegate::{Error, Program};
 use tidegate_cli::CommandLine;
 
 use self::file::listed;
-pub use self::file::{Fault, read};
+pub use self::file::{FileFault, read};
 pub use self::relay::{Passed, Relay};
 
 /// Returns the program, for a shell.

@@ -81,12 +81,12 @@ pub struct Relay {
     targets: BTreeMap<String, (Target, Expected)>,
     /// Why the others cannot.
     left_out: Vec<String>,
-    shared: Arc<Shared>,
+    shared: Arc<RelayShared>,
 }
 
 /// What all runs of a process share.
 #[derive(Default)]
-struct Shared {
+struct RelayShared {
     /// The hosts of HTTPS targets that this process may call; `None` for any.
     hosts: Option<Vec<String>>,
     /// The targets by name and address, so that one that is still declared keeps its connections.
@@ -99,7 +99,7 @@ impl Relay {
         let hosts = lookup("TIDEGATE_TARGET_HOSTS");
         let hosts = hosts.map(|list| list.split(',').map(|host| host.trim().to_owned()).collect());
         let built = Mutex::default();
-        let shared = Arc::new(Shared { hosts, built });
+        let shared = Arc::new(RelayShared { hosts, built });
         Self {
             shared,
             ..Self::default()
@@ -175,7 +175,7 @@ fn expected(declared: &Targets, target: &str) -> Expected {
     }
 }
 
-impl Shared {
+impl RelayShared {
     fn target(
         &self,
         name: &str,

@@ -13,7 +13,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, json_argument};
 use tidegate_targets::Address;
 
-use crate::file::{Fault, listed, read};
+use crate::file::{FileFault, listed, read};
 use crate::relay::{Passed, Relay};
 
 /// Check a file of targets, without a database and without AWS.
@@ -151,7 +151,7 @@ pub async fn permissions(request: Permissions) -> Result<Answer, Error> {
     Ok(Answer::new(document, text))
 }
 
-type Found = Result<(Targets, Vec<Fault>), Vec<Fault>>;
+type Found = Result<(Targets, Vec<FileFault>), Vec<FileFault>>;
 
 fn looked_at(path: &Path) -> Result<Found, Error> {
     let text = std::fs::read_to_string(path)

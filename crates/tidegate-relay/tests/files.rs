@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tidegate::DrainOptions;
-use tidegate_relay::{Fault, read};
+use tidegate_relay::{FileFault, read};
 
 const GOOD: &str = "lambda = \"arn:aws:lambda:eu-central-1:123456789012:function:ship:live\"";
 
@@ -39,7 +39,7 @@ fn file(chapter: &str, line: &str) -> String {
     }
 }
 
-fn faults(text: &str) -> Vec<Fault> {
+fn faults(text: &str) -> Vec<FileFault> {
     match read(text, &DrainOptions::default()) {
         Ok((_, warnings)) => warnings,
         Err(faults) => faults,

@@ -3,20 +3,20 @@
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use tidegate::connect::requests::{Answer, NoAnswer, Place, Request, Requests};
+use tidegate::connect::requests::{Arn, NoResponse, Requests, Response, SignedRequest};
 use tidegate::{Error, HandlerError};
 
 /// All targets of the process share the connections and the credentials.
 static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);
 
 /// A service of AWS at a place.
-pub(crate) struct Service<'a> {
+pub(crate) struct AwsService<'a> {
     /// Its name in `AWS_ENDPOINT_URL_…`.
     pub name: &'static str,
-    pub place: Place<'a>,
+    pub place: Arn<'a>,
 }
 
-impl Service<'_> {
+impl AwsService<'_> {
     /// Sends a request to a path of the service, and reads at most `most` bytes of the answer.
     ///
     /// # Errors
@@ -28,10 +28,10 @@ impl Service<'_> {
         headers: &[(&'static str, &str)],
         body: String,
         most: usize,
-    ) -> Result<Answer, HandlerError> {
+    ) -> Result<Response, HandlerError> {
         let host = REQUESTS.endpoint(self.name, &self.place).await;
         let host = host.map_err(|error: Error| HandlerError::unavailable("settings", error))?;
-        let request = Request {
+        let request = SignedRequest {
             to: self.place.of_service(),
             method,
             url: &format!("{host}{path}"),
@@ -42,8 +42,8 @@ impl Service<'_> {
             .send(request, most)
             .await
             .map_err(|error| match error {
-                NoAnswer::Unsigned(_) => HandlerError::unavailable("credentials", error),
-                NoAnswer::Lost(_) => unreachable(error),
+                NoResponse::Unsigned(_) => HandlerError::unavailable("credentials", error),
+                NoResponse::Lost(_) => unreachable(error),
             })
     }
 
@@ -74,7 +74,7 @@ impl Service<'_> {
         version: &str,
         action: &str,
         body: String,
-    ) -> Result<Answer, HandlerError> {
+    ) -> Result<Response, HandlerError> {
         let content = format!("application/x-amz-json-{version}");
         let headers = [("content-type", &*content), ("x-amz-target", action)];
         self.send("POST", "/", &headers, body, 1 << 20).await
@@ -86,7 +86,7 @@ impl Service<'_> {
 ///
 /// # Errors
 /// What the service says of the resource.
-pub(crate) fn seen(answer: Answer) -> Result<Option<Answer>, HandlerError> {
+pub(crate) fn seen(answer: Response) -> Result<Option<Response>, HandlerError> {
     match answer.status {
         200 => Ok(Some(answer)),
         _ if error_code(&answer).starts_with("AccessDenied") => Ok(None),
@@ -101,7 +101,7 @@ pub(crate) fn unreachable(why: impl std::fmt::Display) -> HandlerError {
 
 /// Returns what an error of the service means: unavailable, because nothing happened. A request that is too
 /// large fails as a call, so that the next one is smaller.
-pub(crate) fn failure(answer: &Answer) -> HandlerError {
+pub(crate) fn failure(answer: &Response) -> HandlerError {
     let code = error_code(answer);
     let said = format!("answered {}: {code}", answer.status);
     if answer.status == 413
@@ -139,7 +139,7 @@ pub(crate) fn is_about_credentials(code: &str) -> bool {
 }
 
 /// Returns the name of an error, from the header or the document, without its name space.
-fn error_code(answer: &Answer) -> String {
+fn error_code(answer: &Response) -> String {
     let header = answer.headers.get("x-amzn-errortype");
     let header = header.and_then(|value| value.to_str().ok());
     let document: Option<Value> = serde_json::from_slice(&answer.body).ok();
@@ -155,7 +155,7 @@ fn error_code(answer: &Answer) -> String {
 }
 
 /// Lets the next attempt begin when the answer says.
-pub(crate) fn as_asked(error: HandlerError, answer: &Answer) -> HandlerError {
+pub(crate) fn as_asked(error: HandlerError, answer: &Response) -> HandlerError {
     let text = |name| answer.headers.get(name)?.to_str().ok();
     error.after_header(text("retry-after"), text("date"))
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 use tidegate::HandlerError;
-use tidegate::connect::requests::Place;
+use tidegate::connect::requests::Arn;
 
-use crate::aws::{Service, is_about_credentials, seen};
+use crate::aws::{AwsService, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, packed};
 use crate::settings::EventBridge;
@@ -49,10 +49,10 @@ impl Bus {
         }
     }
 
-    fn service(&self) -> Result<Service<'_>, HandlerError> {
-        let place = Place::of(&self.arn);
+    fn service(&self) -> Result<AwsService<'_>, HandlerError> {
+        let place = Arn::of(&self.arn);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
-        Ok(Service {
+        Ok(AwsService {
             name: "EVENTBRIDGE",
             place,
         })

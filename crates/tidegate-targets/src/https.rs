@@ -17,12 +17,12 @@ use serde_json::value::RawValue;
 use sha2::Sha256;
 use tidegate::HandlerError;
 use tidegate::connect::Trust;
-use tidegate::connect::requests::{Answer, exchange, http_client};
+use tidegate::connect::requests::{Response, exchange, http_client};
 use tokio::sync::OnceCell;
 
 use crate::aws::{as_asked, unreachable};
 use crate::net::BeyondTheLink;
-use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
+use crate::outcome::{Answers, BatchOrder, Outcome, bad, of_answer};
 use crate::secret::Secret;
 use crate::sent::{Item, Sent, named, packed};
 use crate::settings::Https;
@@ -182,7 +182,7 @@ impl Endpoint {
         Ok(request)
     }
 
-    fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
+    fn read(&self, answer: &Response, ids: &[String]) -> Answers {
         let status = answer.status;
         let said = format!("{} answered {status}", self.name);
         let error = match status {
@@ -200,7 +200,7 @@ impl Endpoint {
     }
 
     /// Reads an answer that accepts the request. It may say more, in the grammar of answers.
-    fn accepted(answer: &Answer, ids: &[String]) -> Answers {
+    fn accepted(answer: &Response, ids: &[String]) -> Answers {
         let all_done = || Ok(ids.iter().map(|_| Ok(Outcome::default())).collect());
         // What was not read decides nothing. What is no object says nothing, however long it is.
         if answer.is_cut && answer.body.trim_ascii_start().starts_with(b"{") {
@@ -213,7 +213,7 @@ impl Endpoint {
         if !is_json && serde_json::from_slice::<IgnoredAny>(&answer.body).is_err() {
             return all_done();
         }
-        of_answer(&answer.body, ids, Reading::Each).unwrap_or_else(all_done)
+        of_answer(&answer.body, ids, BatchOrder::Each).unwrap_or_else(all_done)
     }
 }
 
@@ -356,14 +356,14 @@ mod tests {
             "call: failed 400"
         );
         for (headers, events) in [(&JSON[..], 1), (&JSON, 2), (&[], 1), (&[], 2)] {
-            let cut = Answer {
+            let cut = Response {
                 is_cut: true,
                 ..answer(200, headers, "{")
             };
             let says = meant(target.read(&cut, &ids(events)));
             assert_eq!(says, "call: failed bad_answer");
         }
-        let page = Answer {
+        let page = Response {
             is_cut: true,
             ..answer(200, &[], "<html>")
         };

@@ -11,10 +11,10 @@ use md5::Md5;
 use serde_json::{Map, Value, json};
 use sha2::Digest;
 use tidegate::HandlerError;
-use tidegate::connect::requests::{Answer, Place, encoded, hex};
+use tidegate::connect::requests::{Arn, Response, encoded, hex};
 
-use crate::aws::{Service, failure, seen};
-use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
+use crate::aws::{AwsService, failure, seen};
+use crate::outcome::{Answers, BatchOrder, Outcome, bad, of_answer};
 use crate::sent::{Item, Sent, now_ms, packed};
 use crate::settings::Lambda;
 use crate::{Expected, Receiver};
@@ -33,7 +33,7 @@ const MOST_MESSAGE: usize = 500;
 pub(crate) struct Function {
     name: &'static str,
     at: Lambda,
-    reading: Reading,
+    reading: BatchOrder,
     /// Whether the log has already said that its answers say nothing.
     warned: AtomicBool,
 }
@@ -41,9 +41,9 @@ pub(crate) struct Function {
 impl Function {
     pub(crate) fn new(name: &'static str, at: Lambda) -> Self {
         let reading = if at.stops_at_first_failure {
-            Reading::InOrder
+            BatchOrder::InOrder
         } else {
-            Reading::Each
+            BatchOrder::Each
         };
         Self {
             name,
@@ -106,10 +106,10 @@ impl Function {
         self.read(&answer, &ids)
     }
 
-    fn service(&self) -> Result<Service<'_>, HandlerError> {
-        let place = Place::of(&self.at.lambda);
+    fn service(&self) -> Result<AwsService<'_>, HandlerError> {
+        let place = Arn::of(&self.at.lambda);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
-        Ok(Service {
+        Ok(AwsService {
             name: "LAMBDA",
             place,
         })
@@ -131,7 +131,7 @@ impl Function {
     }
 
     /// Invokes the function, or only asks whether we may: the type `DryRun`.
-    async fn ask(&self, invocation: &str, body: String) -> Result<Answer, HandlerError> {
+    async fn ask(&self, invocation: &str, body: String) -> Result<Response, HandlerError> {
         let trace = tidegate::trace::invocation();
         let mut headers = vec![
             ("content-type", "application/json"),
@@ -174,7 +174,7 @@ impl Function {
         }
     }
 
-    fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
+    fn read(&self, answer: &Response, ids: &[String]) -> Answers {
         if answer.status != 200 {
             return Err(failure(answer));
         }
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn each_answer_of_a_function_has_its_verdict() {
         each_means(OF_A_FUNCTION, |given| function(false).read(given, &ids(2)));
-        let cut = Answer {
+        let cut = Response {
             is_cut: true,
             ..answer(200, &[], "{")
         };

@@ -46,7 +46,7 @@ const USUAL_SNOOZE: Duration = Duration::from_mins(1);
 struct Entry {
     item_identifier: String,
     verdict: Option<Verdict>,
-    errors: Option<Vec<Given>>,
+    errors: Option<Vec<EntryError>>,
     after: Option<f64>,
     result: Option<Json>,
     follow_ups: Option<Vec<FollowUp>>,
@@ -64,7 +64,7 @@ enum Verdict {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct EntryError {
     code: Option<String>,
     message: Option<String>,
     details: Option<Json>,
@@ -87,7 +87,7 @@ struct FollowUp {
 
 /// How a function reads a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum BatchOrder {
     /// Each event for itself.
     Each,
     /// In order, and no further than the first failure.
@@ -96,7 +96,7 @@ pub(crate) enum Reading {
 
 /// Returns what an answer means for each event of its request. `None` if it says nothing about them, which
 /// means that all succeeded.
-pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: Reading) -> Option<Answers> {
+pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: BatchOrder) -> Option<Answers> {
     let answer: &RawValue = match serde_json::from_slice(answer) {
         Ok(answer) => answer,
         Err(_) if answer.iter().all(u8::is_ascii_whitespace) => return None,
@@ -182,14 +182,14 @@ fn add(all: &mut Entries, entry: Entry, usual: Verdict, ids: &[String]) -> Resul
     }
 }
 
-fn of_entries(mut entries: Entries, ids: &[String], reading: Reading) -> Answers {
+fn of_entries(mut entries: Entries, ids: &[String], reading: BatchOrder) -> Answers {
     let mut failed = false;
     let answers = (0..ids.len()).map(|place| {
         let Some((verdict, entry)) = entries.remove(&place) else {
             return Ok(Ok(Outcome::default()));
         };
         if verdict == Verdict::Retry
-            && reading == Reading::InOrder
+            && reading == BatchOrder::InOrder
             && std::mem::replace(&mut failed, true)
         {
             return Ok(Err(released("an earlier event of the call failed")));
@@ -236,8 +236,8 @@ fn released(why: &str) -> HandlerError {
     HandlerError::snooze(Duration::ZERO, why).answered()
 }
 
-fn faults(errors: Vec<Given>, usual: &'static str) -> Vec<Fault> {
-    let fault = |error: Given| {
+fn faults(errors: Vec<EntryError>, usual: &'static str) -> Vec<Fault> {
+    let fault = |error: EntryError| {
         let code = error.code.unwrap_or_else(|| usual.to_owned());
         let fault = Fault::new(code, error.message.unwrap_or_default());
         match error.details {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     /// What an answer means for each event, in short.
-    fn meant(answer: &str, reading: Reading) -> String {
+    fn meant(answer: &str, reading: BatchOrder) -> String {
         let short = |answer: &Result<Outcome, HandlerError>| match answer {
             Ok(outcome) => match (&outcome.result, outcome.follow_ups.len()) {
                 (None, 0) => "done".to_owned(),
@@ -359,7 +359,7 @@ mod tests {
                 "done; done; done",
             ),
         ] {
-            assert_eq!(meant(answer, Reading::Each), means, "{answer}");
+            assert_eq!(meant(answer, BatchOrder::Each), means, "{answer}");
         }
     }
 
@@ -385,7 +385,7 @@ mod tests {
             r#"{"results": [{"itemIdentifier": "a", "followUps": [{"kind": "k", "delay": -1}]}]}"#,
             r#"{"results": [{"itemIdentifier": "a", "followUps": [{"kind": "k", "queue": "x"}]}]}"#,
         ] {
-            let means = meant(answer, Reading::Each);
+            let means = meant(answer, BatchOrder::Each);
             assert!(
                 means.starts_with("call: retry: bad_answer: "),
                 "{answer}: {means}"
@@ -398,6 +398,6 @@ mod tests {
     fn of_a_function_that_stops_only_the_first_failure_is_charged() {
         let answer = r#"{"batchItemFailures": [{"itemIdentifier": "c"}, {"itemIdentifier": "b"}]}"#;
         let means = "done; retry: failed: the target reported a failure; snooze: snoozed: an earlier event of the call failed";
-        assert_eq!(meant(answer, Reading::InOrder), means);
+        assert_eq!(meant(answer, BatchOrder::InOrder), means);
     }
 }

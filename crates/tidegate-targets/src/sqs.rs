@@ -7,9 +7,9 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tidegate::HandlerError;
-use tidegate::connect::requests::{Place, hex};
+use tidegate::connect::requests::{Arn, hex};
 
-use crate::aws::{Service, is_about_credentials, seen};
+use crate::aws::{AwsService, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, packed};
 use crate::settings::Sqs;
@@ -45,7 +45,7 @@ impl Queue {
 
     /// Returns the queue's region, from a host such as `sqs.eu-central-1.amazonaws.com`. One of a VPC has
     /// more in front.
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> Arn<'_> {
         let host = self.url.split('/').nth(2).unwrap_or_default();
         let mut parts = host.split('.').skip_while(|part| *part != "sqs");
         let region = parts.nth(1).unwrap_or_default();
@@ -54,11 +54,11 @@ impl Queue {
         } else {
             "aws"
         };
-        Place::new(partition, "sqs", region)
+        Arn::new(partition, "sqs", region)
     }
 
-    fn service(&self) -> Service<'_> {
-        Service {
+    fn service(&self) -> AwsService<'_> {
+        AwsService {
             name: "SQS",
             place: self.place(),
         }

@@ -1,13 +1,13 @@
 //! What the tests of all kinds of targets share: answers, an event, and what an answer means, in short.
 
 use tidegate::HandlerError;
-use tidegate::connect::requests::Answer;
+use tidegate::connect::requests::Response;
 
 use crate::outcome::Answers;
 use crate::sent::Sent;
 
-pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
-    Answer {
+pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Response {
+    Response {
         status,
         headers: headers
             .iter()
@@ -76,7 +76,7 @@ pub(crate) fn meant(answers: Answers) -> String {
 }
 
 /// Compares what each answer of a table means with what stands beside it.
-pub(crate) fn each_means(table: &str, read: impl Fn(&Answer) -> Answers) {
+pub(crate) fn each_means(table: &str, read: impl Fn(&Response) -> Answers) {
     for line in table.trim().lines() {
         let (given, means) = line.rsplit_once(" => ").unwrap();
         let (status, rest) = given.split_once(" [").unwrap();

@@ -94,12 +94,12 @@ pub struct Batch<T, R> {
 
 struct Shared<T, R> {
     call: Box<Call<T, R>>,
-    limits: Limits<T>,
+    limits: CallLimits<T>,
     gathering: Mutex<Gathering<T, R>>,
 }
 
 /// What a call may have at most, whatever the policy says.
-struct Limits<T> {
+struct CallLimits<T> {
     items: usize,
     bytes: usize,
     /// Returns how many bytes an item has.
@@ -165,7 +165,7 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         };
         let shared = Shared {
             call: Box::new(move |items| call(items).boxed()),
-            limits: Limits {
+            limits: CallLimits {
                 items,
                 bytes,
                 size: Box::new(size),
@@ -354,14 +354,14 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::context::{Completions, WrittenUpTo};
+    use crate::context::{WrittenCompletions, WrittenUpTo};
     use crate::lease::LeasedEvent;
     use crate::policy::BatchLimits;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn context(id: i64, most: usize) -> Context {
-        let (_, progress) = watch::channel(Completions::default());
+        let (_, progress) = watch::channel(WrittenCompletions::default());
         let flushed = WrittenUpTo {
             ahead: None,
             after: 0,

@@ -46,7 +46,7 @@ pub struct Context {
     /// The number of this event's completion, once there is one. It is 0 if the completion is already in the
     /// database.
     completion: OnceLock<u64>,
-    state: Mutex<State>,
+    state: Mutex<HandlerState>,
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     cancellation: Notify,
@@ -70,7 +70,7 @@ pub(crate) trait Outside: Send + Sync {
 }
 
 /// What changes while the handlers run.
-pub(crate) struct State {
+pub(crate) struct HandlerState {
     handler: &'static str,
     deadline: Instant,
     /// Whether the deadline is the end of the run, not the handler's own limit.
@@ -102,19 +102,19 @@ pub(crate) struct WrittenUpTo {
     /// The number of the group's last completion before this event; 0 if there was none.
     pub after: u64,
     /// Which completions are in the database.
-    pub progress: watch::Receiver<Completions>,
+    pub progress: watch::Receiver<WrittenCompletions>,
 }
 
 /// Which completions are in the database, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Completions {
+pub(crate) struct WrittenCompletions {
     /// All up to this one, except those that are `open`.
     pub up_to: u64,
     /// Those that could not be written yet, because they wait for another session's lock for example.
     pub open: BTreeSet<u64>,
 }
 
-impl Completions {
+impl WrittenCompletions {
     fn contains(&self, number: u64) -> bool {
         number <= self.up_to && !self.open.contains(&number)
     }
@@ -122,7 +122,7 @@ impl Completions {
 
 impl WrittenUpTo {
     /// Whether all preceding completions of the group are in the database.
-    fn is_clear(&self, written: &Completions) -> bool {
+    fn is_clear(&self, written: &WrittenCompletions) -> bool {
         let ahead = self.ahead.as_ref();
         let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
         written.contains(self.after)
@@ -143,7 +143,7 @@ impl Context {
             .as_ref()
             .map(|progress| progress.steps.clone())
             .unwrap_or_default();
-        let state = State {
+        let state = HandlerState {
             handler: "",
             deadline,
             is_cut: false,
@@ -209,7 +209,7 @@ impl Context {
     }
 
     /// Ignores poisoning: a handler's panic must not hide the results of the other handlers.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, HandlerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -737,7 +737,7 @@ mod tests {
     use super::*;
 
     fn context() -> Context {
-        let (_, progress) = watch::channel(Completions::default());
+        let (_, progress) = watch::channel(WrittenCompletions::default());
         let flushed = WrittenUpTo {
             ahead: None,
             after: 0,
@@ -767,7 +767,7 @@ mod tests {
             after: 3,
             progress: ahead.flushed.progress.clone(),
         };
-        let written = |up_to, open: &[u64]| Completions {
+        let written = |up_to, open: &[u64]| WrittenCompletions {
             up_to,
             open: open.iter().copied().collect(),
         };

@@ -768,11 +768,11 @@ mod tests {
 
     events! {
         #[derive(Debug, PartialEq)]
-        enum Sample {
+        enum Example {
             Named(Vec<u8>) = "named",
             Empty(()) = "empty",
-            Changed(Changed) = "changed" version 3 {
-                1 => |old: u8| Changed { count: old.into(), unit: "piece".to_owned() },
+            Changed(Pieces) = "changed" version 3 {
+                1 => |old: u8| Pieces { count: old.into(), unit: "piece".to_owned() },
                 2 => lifted,
             },
         }
@@ -780,26 +780,26 @@ mod tests {
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Changed {
+    struct Pieces {
         count: u32,
         unit: String,
     }
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct ChangedV2 {
+    struct PiecesV2 {
         count: u32,
     }
 
-    fn lifted(ChangedV2 { count }: ChangedV2) -> Changed {
-        Changed {
+    fn lifted(PiecesV2 { count }: PiecesV2) -> Pieces {
+        Pieces {
             count,
             unit: "pair".to_owned(),
         }
     }
 
-    fn changed(count: u32, unit: &str) -> Sample {
-        Sample::Changed(Changed {
+    fn changed(count: u32, unit: &str) -> Example {
+        Example::Changed(Pieces {
             count,
             unit: unit.to_owned(),
         })
@@ -807,7 +807,7 @@ mod tests {
 
     #[test]
     fn an_older_payload_is_lifted_and_a_newer_one_is_told() {
-        let decode = |text: &str| Sample::decode("changed", Some(text.as_bytes()));
+        let decode = |text: &str| Example::decode("changed", Some(text.as_bytes()));
         assert_eq!(decode("7").unwrap(), changed(7, "piece"));
         let second = r#"{"count": 7, "tidegate_version": 2}"#;
         assert_eq!(decode(second).unwrap(), changed(7, "pair"));
@@ -823,7 +823,7 @@ mod tests {
 
     #[test]
     fn a_version_that_nobody_can_read_is_told_and_fails() {
-        let decode = |kind, text: &str| Sample::decode(kind, Some(text.as_bytes())).unwrap_err();
+        let decode = |kind, text: &str| Example::decode(kind, Some(text.as_bytes())).unwrap_err();
         for text in [
             r#"{"count": 7, "unit": "x"}"#,
             r#"{"tidegate_version": 2, "count": "many"}"#,
@@ -846,7 +846,7 @@ mod tests {
             stored.get(),
             r#"{"tidegate_version":3,"count":7,"unit":"pair"}"#
         );
-        assert_eq!(Sample::Named(vec![1]).encode().unwrap().get(), "[1]");
+        assert_eq!(Example::Named(vec![1]).encode().unwrap().get(), "[1]");
         let error = encode(&[1], 2).unwrap_err().to_string();
         assert!(error.contains("must be a JSON object"), "{error}");
     }
@@ -854,27 +854,27 @@ mod tests {
     #[test]
     fn a7_every_variant_survives_the_round_trip() {
         for event in [
-            Sample::Named(vec![1, 2]),
-            Sample::Empty(()),
+            Example::Named(vec![1, 2]),
+            Example::Empty(()),
             changed(7, "pair"),
         ] {
             let stored = event.encode().unwrap();
             assert_eq!(
-                Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(),
+                Example::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(),
                 event
             );
-            assert!(Sample::KINDS.contains(&event.kind()));
+            assert!(Example::KINDS.contains(&event.kind()));
         }
     }
 
     #[test]
     fn b2_a_missing_payload_is_null() {
-        assert_eq!(Sample::decode("empty", None).unwrap(), Sample::Empty(()));
+        assert_eq!(Example::decode("empty", None).unwrap(), Example::Empty(()));
     }
 
     #[test]
     fn a8_decode_errors_name_the_place_and_never_the_content() {
-        let error = Sample::decode("named", Some(br#""the secret""#))
+        let error = Example::decode("named", Some(br#""the secret""#))
             .unwrap_err()
             .to_string();
         assert!(
@@ -882,7 +882,7 @@ mod tests {
             "{error}"
         );
         assert!(
-            matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other")
+            matches!(Example::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other")
         );
     }
 
@@ -900,7 +900,7 @@ mod tests {
         lines: Option<Vec<Amount>>,
         by_name: Option<BTreeMap<String, Amount>>,
         pair: Option<(u8, u8)>,
-        state: Option<State>,
+        state: Option<OrderState>,
         day: Option<std::net::IpAddr>,
     }
 
@@ -911,7 +911,7 @@ mod tests {
 
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum State {
+    enum OrderState {
         Open,
         Closed,
     }

@@ -146,7 +146,7 @@ pub(crate) enum Unhandled {
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "return it: it is the handler's verdict"]
 pub struct HandlerError {
-    pub(crate) verdict: Verdict,
+    pub(crate) kind: FailureKind,
     pub(crate) faults: Vec<Fault>,
     /// The event did not cause the failure, so the attempt is not charged to it.
     pub(crate) blameless: bool,
@@ -190,7 +190,7 @@ pub(crate) struct SharedFailure {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum FailureKind {
     Retry { after: Option<Duration> },
     Reject,
 }
@@ -212,13 +212,13 @@ pub struct Fault {
 impl HandlerError {
     /// Asks for another attempt, after the usual backoff.
     pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        let verdict = Verdict::Retry { after: None };
-        Self::of(verdict, vec![Fault::new(code, message)])
+        let kind = FailureKind::Retry { after: None };
+        Self::of(kind, vec![Fault::new(code, message)])
     }
 
-    fn of(verdict: Verdict, faults: Vec<Fault>) -> Self {
+    fn of(kind: FailureKind, faults: Vec<Fault>) -> Self {
         Self {
-            verdict,
+            kind,
             faults,
             blameless: false,
             snoozed: false,
@@ -289,23 +289,23 @@ impl HandlerError {
 
     /// Rejects the event for good: it ends as `COMPLETED_WITH_ERRORS`.
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self::of(Verdict::Reject, vec![Fault::new(code, message)])
+        Self::of(FailureKind::Reject, vec![Fault::new(code, message)])
     }
 
     /// Rejects the event for good with a list of errors. The first hundred are stored (C8).
     pub fn reject_all(faults: Vec<Fault>) -> Self {
-        Self::of(Verdict::Reject, faults)
+        Self::of(FailureKind::Reject, faults)
     }
 
     /// Whether the failure is final, so the event is not tried again.
     pub fn is_rejection(&self) -> bool {
-        self.verdict == Verdict::Reject
+        self.kind == FailureKind::Reject
     }
 
     /// Returns the same failure as a retry. A rejection is retried after the usual backoff.
     pub fn into_retry(mut self) -> Self {
         if self.is_rejection() {
-            self.verdict = Verdict::Retry { after: None };
+            self.kind = FailureKind::Retry { after: None };
         }
         self
     }
@@ -403,15 +403,15 @@ impl HandlerError {
 
     /// Returns the delay before the next attempt, if the handler wants one.
     pub(crate) fn delay(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Retry { after } => after,
-            Verdict::Reject => None,
+        match self.kind {
+            FailureKind::Retry { after } => after,
+            FailureKind::Reject => None,
         }
     }
 
     /// Starts the next attempt no sooner than after `delay`, in place of the usual backoff.
     pub fn after(mut self, delay: Duration) -> Self {
-        if let Verdict::Retry { after } = &mut self.verdict {
+        if let FailureKind::Retry { after } = &mut self.kind {
             *after = Some(delay);
         }
         self
@@ -475,10 +475,10 @@ impl Fault {
 
 impl Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Retry { .. } if self.snoozed => "snooze",
-            Verdict::Retry { .. } => "retry",
-            Verdict::Reject => "reject",
+        let verdict = match self.kind {
+            FailureKind::Retry { .. } if self.snoozed => "snooze",
+            FailureKind::Retry { .. } => "retry",
+            FailureKind::Reject => "reject",
         };
         write!(f, "{verdict}")?;
         for fault in &self.faults {

@@ -605,19 +605,19 @@ pub async fn check(client: &impl Queryable, kinds: &[&str], tables: &[Migrations
 }
 
 /// The version that a history has reached, and the version to which this program would bring it.
-pub(crate) struct Version {
+pub(crate) struct SchemaVersion {
     pub history: String,
     pub found: i32,
     pub known: i32,
 }
 
-impl Version {
+impl SchemaVersion {
     pub(crate) fn differs(&self) -> bool {
         self.found != self.known
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for SchemaVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             history,
@@ -635,11 +635,11 @@ impl std::fmt::Display for Version {
 pub(crate) async fn versions(
     client: &impl Queryable,
     tables: &[Migrations],
-) -> Result<Vec<Version>> {
+) -> Result<Vec<SchemaVersion>> {
     let mut versions = Vec::new();
     for one in std::iter::once(&QUEUE).chain(tables) {
         let history = client.on_queue().schema.written(one.history);
-        versions.push(Version {
+        versions.push(SchemaVersion {
             found: applied_version(client, &history).await?.unwrap_or(0),
             history,
             known: one.version()?,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::settings;
 use crate::event::NewEvent;
-use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
+use crate::handler::{Done, FailureKind, Fault, HandlerError, HandlerResult};
 use crate::json::Json;
 
 /// The status of a row in the log.
@@ -81,11 +81,11 @@ impl RetryPolicy {
             match end.result {
                 Ok(_) => {}
                 Err(HandlerError {
-                    verdict: Verdict::Reject,
+                    kind: FailureKind::Reject,
                     ..
                 }) => rejected = true,
                 Err(HandlerError {
-                    verdict: Verdict::Retry { after },
+                    kind: FailureKind::Retry { after },
                     ..
                 }) => again = again.max(after.map_or(Again::WithBackoff, Again::After)),
             }
@@ -168,7 +168,7 @@ impl HandlerEnd {
         !matches!(
             self.result,
             Err(HandlerError {
-                verdict: Verdict::Retry { .. },
+                kind: FailureKind::Retry { .. },
                 ..
             })
         )

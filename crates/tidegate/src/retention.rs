@@ -17,7 +17,7 @@ use crate::config::in_range;
 use crate::connect::Database;
 use crate::drain::lines::EventLines;
 use crate::error::{Error, Result};
-use crate::queue::retention::Done;
+use crate::queue::retention::Cleaned;
 pub use crate::queue::retention::DroppedPartition;
 pub use crate::steps::make_partitions;
 use crate::steps::{Halt, Steps};
@@ -145,7 +145,7 @@ pub struct CleanupReport {
 
 impl CleanupReport {
     /// Adds what a step did.
-    fn add(&mut self, step: Done) {
+    fn add(&mut self, step: Cleaned) {
         let count = |ids: Vec<i64>| u64::try_from(ids.len()).unwrap_or(u64::MAX);
         self.partitions_made += step.partitions_made;
         self.rows_moved += step.rows_moved;
@@ -190,7 +190,7 @@ pub async fn cleanup(
         }
     };
     let mut lines = EventLines::default();
-    let on_done = |done: Done| {
+    let on_done = |done: Cleaned| {
         if !options.dry_run {
             let ended = [
                 (&done.expired, "expired"),

@@ -47,7 +47,7 @@ impl fmt::Debug for PayloadKeys {
 /// The keys in the form of their file or secret.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct KeyFile {
     current: String,
     keys: BTreeMap<String, String>,
 }
@@ -61,7 +61,7 @@ impl PayloadKeys {
     /// [`Error::Config`] says what is wrong, and quotes no key.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| Error::Config(format!("payload keys: {why}"));
-        let written: Written = serde_json::from_str(text).map_err(|error| {
+        let written: KeyFile = serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             let form = r#"must be {"current": NAME, "keys": {NAME: KEY}}"#;
             wrong(format!(

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::connect::Client;
 use crate::error::{Error, Result};
-use crate::queue::retention::{Done, cleanup_step};
+use crate::queue::retention::{Cleaned, cleanup_step};
 
 /// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a
 /// partition go to the default one.
@@ -117,7 +117,7 @@ impl Steps {
         &mut self,
         client: &Client,
         state: Value,
-        mut on_done: impl FnMut(Done),
+        mut on_done: impl FnMut(Cleaned),
     ) -> Result<(), Halt> {
         let (mut state, mut refusal) = (Some(state), None);
         while let Some(position) = state {

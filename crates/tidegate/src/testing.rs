@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::connect::Database;
-use crate::context::{Completions, Context, WrittenUpTo};
+use crate::context::{Context, WrittenCompletions, WrittenUpTo};
 use crate::dispatch::Dispatch;
-use crate::drain::execute::{Limits, execute};
+use crate::drain::execute::{TimeLimits, execute};
 use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Result;
@@ -165,7 +165,7 @@ impl Attempt {
         let (attempt, most) = (self.event.attempts, self.event.max_attempts);
         let context = context(self.event, self.limit);
         let began = Instant::now();
-        let limits = Limits {
+        let limits = TimeLimits {
             handler: self.limit,
             cut: began + NO_RUN_IS_LONGER,
         };
@@ -232,7 +232,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
     let flushed = WrittenUpTo {
         ahead: None,
         after: 0,
-        progress: watch::channel(Completions::default()).1,
+        progress: watch::channel(WrittenCompletions::default()).1,
     };
     Context::new(event, None, flushed, Instant::now() + limit)
 }

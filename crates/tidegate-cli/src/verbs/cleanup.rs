@@ -4,18 +4,18 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tidegate::admin::{CleanupRequest, Reported};
-use tidegate::program::{Service, stopped_by_signal};
+use tidegate::program::{Failure, Service, stopped_by_signal};
 use tidegate::retention::{CleanupHooks, CleanupReport};
 use tokio::sync::watch;
 
 use super::answered;
-use crate::answer::{Answer, Failed};
+use crate::answer::Answer;
 
 pub async fn cleanup(
     service: &Service,
     request: &CleanupRequest,
     json: bool,
-) -> Result<Answer, Failed> {
+) -> Result<Answer, Failure> {
     let options = request.over(service.options.budget, service.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),

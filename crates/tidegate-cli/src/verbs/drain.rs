@@ -4,15 +4,15 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use tidegate::program::{Service, stopped_by_signal};
+use tidegate::program::{Failure, Service, stopped_by_signal};
 use tidegate::{DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
 use super::{bar, written};
-use crate::answer::{Answer, Failed};
+use crate::answer::Answer;
 use crate::args::DrainArgs;
 
-pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
+pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failure> {
     let options = args.request.over(&service.options);
     // Handlers have their own runtime. If they block all its threads, this process can still be stopped.
     let handlers = tokio::runtime::Builder::new_multi_thread()
@@ -56,7 +56,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.
 async fn progress_bar(
     service: &Service,
-) -> Result<(ProgressBar, watch::Sender<DrainReport>), Failed> {
+) -> Result<(ProgressBar, watch::Sender<DrainReport>), Failure> {
     let client = service.database.connect().await?;
     let backlog = queue::backlog(&client).await?.events;
     let bar = ProgressBar::new(backlog);

@@ -11,14 +11,14 @@ mod status;
 
 use tidegate::Error;
 use tidegate::admin::{Reported, Request};
-use tidegate::program::Service;
+use tidegate::program::{Failure, Service};
 
-use crate::answer::{Answer, Failed};
+use crate::answer::Answer;
 use crate::args::Verb;
 use crate::text::{Text, report, width, wrapped};
 
 /// Answers a verb that every program has.
-pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
+pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failure> {
     match verb {
         Verb::Publish(args) => publish::publish(service, args).await,
         Verb::Drain(args) => drain::drain(service, &args, json).await,

@@ -5,7 +5,7 @@ use tidegate::Error;
 
 use crate::answer::{Answer, own_document};
 use crate::args::New;
-use crate::report::Written;
+use crate::report::StarterReport;
 use crate::starter;
 
 pub fn new(request: &New) -> Result<Answer, Error> {
@@ -15,6 +15,6 @@ pub fn new(request: &New) -> Result<Answer, Error> {
         "{}\n\nwritten to {folder}; run the tests, then read README.md:\n  cd {folder}\n  make test",
         files.join("\n")
     );
-    let document = own_document("new", &Written { folder, files })?;
+    let document = own_document("new", &StarterReport { folder, files })?;
     Ok(Answer::new(document, text))
 }

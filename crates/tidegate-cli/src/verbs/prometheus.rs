@@ -8,16 +8,16 @@ use std::path::Path;
 
 use serde_json::Value;
 use tidegate::Error;
-use tidegate::program::Service;
+use tidegate::program::{Failure, Service};
 use tidegate::prometheus::{Format, down, metrics};
 
-use crate::answer::{Answer, Failed};
+use crate::answer::Answer;
 
 /// The file is readable by everyone, because the collector usually runs as another user.
 const MODE: u32 = 0o644;
 
 /// Fails if the database does not answer. The metrics then say so.
-pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, Failed> {
+pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, Failure> {
     if let Some(path) = output {
         check(path)?;
     }

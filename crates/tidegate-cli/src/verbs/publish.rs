@@ -1,13 +1,13 @@
 //! Publishes events.
 
-use tidegate::program::Service;
+use tidegate::program::{Failure, Service};
 use tidegate::{NewEvent, queue};
 
-use crate::answer::{Answer, Failed, json_argument, own_document};
+use crate::answer::{Answer, json_argument, own_document};
 use crate::args::PublishArgs;
-use crate::report::Published;
+use crate::report::PublishReport;
 
-pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
+pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failure> {
     let payload = args.payload.as_deref();
     let payload = payload.map(|text| json_argument("--payload", text));
     let attempts = args.max_attempts.or(service.stored.max_attempts);
@@ -37,7 +37,7 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
             published.id, published.status, published.attempts
         )
     };
-    let report = Published {
+    let report = PublishReport {
         id: published.id,
         created: published.created,
         status: published.status.to_string(),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate::Error;
 use tidegate::admin::StatsRequest;
-use tidegate::program::{Service, stop_signal};
+use tidegate::program::{Failure, Service, stop_signal};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{prometheus, run};
-use crate::answer::{Answer, Failed, printable};
+use crate::answer::{Answer, printable};
 use crate::args::{StatusArgs, StatusFormat};
 use crate::colour;
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Moves a terminal's cursor to its first place and clears all that follows.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<Answer, Failed> {
+pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<Answer, Failure> {
     let refused = |text: &str| Err(Error::Invalid(text.to_owned()).into());
     match args.format {
         _ if args.watch => watch(service, args.interval, json).await,
@@ -37,7 +37,7 @@ pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<
 }
 
 /// Prints the status until Ctrl-C, SIGTERM, or the end of the pipe that it writes to.
-async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer, Failed> {
+async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer, Failure> {
     if json {
         return Err(Error::Invalid("--watch: cannot be used with --json".to_owned()).into());
     }

@@ -11,7 +11,7 @@ use tidegate_cli::Answer;
 use super::forget;
 use crate::acts::{Action, Intent, done};
 use crate::desk::Desk;
-use crate::form::{Fields, Params, Sent};
+use crate::form::{FormBody, FormFields, Params};
 use crate::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -58,7 +58,7 @@ pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Pa
         .answer(&desk)
 }
 
-fn filters(desk: &Desk, action: Action, query: &Fields) -> Markup {
+fn filters(desk: &Desk, action: Action, query: &FormFields) -> Markup {
     html! {
         p { (action.explains(None)) }
         search { form.filters method="get" action=(desk.base().of("/actions", action.name())) {
@@ -69,7 +69,7 @@ fn filters(desk: &Desk, action: Action, query: &Fields) -> Markup {
 }
 
 /// Turns "ago" into fixed times, so that the dry run and the confirmation use the same ones.
-fn fixed(action: Action, query: &Fields) -> Result<Fields, Problem> {
+fn fixed(action: Action, query: &FormFields) -> Result<FormFields, Problem> {
     let mut fixed = query.clone();
     for field in action.fields().filter(|field| field.is_moment()) {
         let name = field.name();
@@ -83,7 +83,7 @@ fn fixed(action: Action, query: &Fields) -> Result<Fields, Problem> {
     Ok(fixed)
 }
 
-async fn dry_run(desk: &Desk, action: Action, query: &Fields) -> Result<Markup, Problem> {
+async fn dry_run(desk: &Desk, action: Action, query: &FormFields) -> Result<Markup, Problem> {
     let query = fixed(action, query)?;
     let request = action.request(desk, &query, Intent::DryRun)?;
     let tried = tidegate_cli::answer(desk.service(), &request).await?;
@@ -93,7 +93,7 @@ async fn dry_run(desk: &Desk, action: Action, query: &Fields) -> Result<Markup, 
     })
 }
 
-fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) -> Markup {
+fn confirmation(desk: &Desk, action: Action, fields: &FormFields, tried: &Answer) -> Markup {
     let report = tried.document();
     let kinds = report["kinds"].as_object();
     if kinds.is_none_or(Map::is_empty) || report["refused"].is_string() {
@@ -118,7 +118,11 @@ fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) ->
 }
 
 /// Does what the dry run has shown, or nothing.
-pub(super) async fn confirm(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Answered {
+pub(super) async fn confirm(
+    desk: Desk,
+    Path(verb): Path<String>,
+    FormBody(sent): FormBody,
+) -> Answered {
     desk.permitted()?;
     if verb == forget::VERB {
         return forget::send(desk, sent).await;
@@ -133,7 +137,11 @@ pub(super) async fn confirm(desk: Desk, Path(verb): Path<String>, Sent(sent): Se
 }
 
 /// Does something with what the form names.
-pub(super) async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Answered {
+pub(super) async fn act(
+    desk: Desk,
+    Path(verb): Path<String>,
+    FormBody(sent): FormBody,
+) -> Answered {
     desk.permitted()?;
     let action = Action::named(&verb).filter(|action| action.name() != forget::VERB);
     let action = action.ok_or_else(Problem::not_found)?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tidegate::admin::views::AuditRequest;
 
 use crate::desk::Desk;
-use crate::form::{Fields, Params};
+use crate::form::{FormFields, Params};
 use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
 use crate::page::Page;
@@ -38,14 +38,14 @@ pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
         .answer(&desk)
 }
 
-fn page(base: &Base, wanted: &Fields) -> crate::link::Link {
+fn page(base: &Base, wanted: &FormFields) -> crate::link::Link {
     let given = |name| wanted.text(name).unwrap_or_default();
     base.to("/audit")
         .with("actor", given("actor"))
         .with("action", given("action"))
 }
 
-fn filters(base: &Base, wanted: &Fields) -> Markup {
+fn filters(base: &Base, wanted: &FormFields) -> Markup {
     let given = |name| wanted.text(name).unwrap_or_default();
     html! {
         search { form.filters method="get" action=(base.to("/audit")) {

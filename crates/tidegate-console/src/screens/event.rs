@@ -11,7 +11,7 @@ use tidegate_cli::pretty;
 
 use crate::acts::title;
 use crate::desk::Desk;
-use crate::form::{Fields, Params};
+use crate::form::{FormFields, Params};
 use crate::html::{
     bytes, chip, empty, field, named, nothing, number, status, table, text, time, why,
 };
@@ -136,7 +136,7 @@ fn errors(content: &Content) -> Markup {
     html! { section { h2 { "Failed attempts" } (table) } }
 }
 
-fn documents(base: &Base, id: i64, content: &Content, request: &Fields) -> Markup {
+fn documents(base: &Base, id: i64, content: &Content, request: &FormFields) -> Markup {
     let shown = [
         ("payload", "Payload", &content.payload),
         ("result", "Results", &content.result),

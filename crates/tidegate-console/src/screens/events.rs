@@ -8,7 +8,7 @@ use tidegate::admin::{ListRequest, Request, SearchReport, Searched};
 
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
-use crate::form::{Fields, Params, Sent};
+use crate::form::{FormBody, FormFields, Params};
 use crate::html::{
     empty, event, field, line, named, number, reason, status, table, time, time_of, why,
 };
@@ -48,7 +48,12 @@ fn is_live(event: &Value) -> bool {
 }
 
 /// The request for as many of the events of a filter.
-fn request(desk: &Desk, verb: Action, wanted: &Fields, limit: u32) -> Result<ListRequest, Problem> {
+fn request(
+    desk: &Desk,
+    verb: Action,
+    wanted: &FormFields,
+    limit: u32,
+) -> Result<ListRequest, Problem> {
     let mut bounded = wanted.clone();
     bounded.set("limit", &limit.to_string());
     match verb.request(desk, &bounded, Intent::Direct)? {
@@ -93,7 +98,7 @@ pub(super) async fn find(desk: Desk, Params(request): Params) -> Answered {
 
 /// Searches the payloads of the latest events of a filter. The text is sent in a form, so that no address
 /// contains it.
-pub(super) async fn search(desk: Desk, Sent(sent): Sent) -> Answered {
+pub(super) async fn search(desk: Desk, FormBody(sent): FormBody) -> Answered {
     if !desk.shows_content() {
         return Err(Problem::forbidden("You may not read payloads."));
     }
@@ -133,12 +138,12 @@ pub(super) async fn search(desk: Desk, Sent(sent): Sent) -> Answered {
 }
 
 /// The filters as hidden fields.
-fn hidden(wanted: &Fields) -> Markup {
+fn hidden(wanted: &FormFields) -> Markup {
     html! { @for name in FILTERS { @if let Some(value) = wanted.text(name) { input type="hidden" name=(name) value=(value); } } }
 }
 
 /// The form that searches the payloads of a filter's events, for those who may read them.
-fn search_form(desk: &Desk, wanted: &Fields, text: &str) -> Markup {
+fn search_form(desk: &Desk, wanted: &FormFields, text: &str) -> Markup {
     html! {
         @if desk.shows_content() {
             details.act open[!text.is_empty()] {
@@ -154,7 +159,7 @@ fn search_form(desk: &Desk, wanted: &Fields, text: &str) -> Markup {
     }
 }
 
-fn filters(desk: &Desk, verb: Action, wanted: &Fields) -> Markup {
+fn filters(desk: &Desk, verb: Action, wanted: &FormFields) -> Markup {
     let base = desk.base();
     html! {
         search aria-label="Events" {
@@ -182,7 +187,7 @@ fn filters(desk: &Desk, verb: Action, wanted: &Fields) -> Markup {
 
 /// Links to the actions on all events of a filter, each only if it has this filter. `is_all` says whether
 /// these are all its events; then an action that none of them allows is left out.
-fn of_filter(desk: &Desk, wanted: &Fields, events: &[Value], is_all: bool) -> Markup {
+fn of_filter(desk: &Desk, wanted: &FormFields, events: &[Value], is_all: bool) -> Markup {
     let has = |names: &[&str]| names.iter().any(|name| wanted.is_set(name));
     let status = wanted.text("status").map(|status| LIVE.contains(&status));
     let is_possible = |live| {
@@ -217,7 +222,7 @@ fn of_filter(desk: &Desk, wanted: &Fields, events: &[Value], is_all: bool) -> Ma
 }
 
 /// A link to the list without one of the filters.
-fn filtered(base: &Base, wanted: &Fields, without: &str) -> Link {
+fn filtered(base: &Base, wanted: &FormFields, without: &str) -> Link {
     let kept = FILTERS.iter().filter(|name| **name != without);
     kept.fold(base.to("/events"), |link, name| {
         link.with(name, wanted.text(name).unwrap_or_default())
@@ -237,7 +242,7 @@ fn reach(searched: &Searched, is_further: bool) -> Markup {
     }
 }
 
-fn pages(base: &Base, wanted: &Fields, report: &SearchReport) -> Markup {
+fn pages(base: &Base, wanted: &FormFields, report: &SearchReport) -> Markup {
     let first = filtered(base, wanted, "");
     html! {
         nav.pages aria-label="Pages" {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::acts::{Action, Field, Intent};
 use crate::desk::Desk;
-use crate::form::Fields;
+use crate::form::FormFields;
 use crate::link::Link;
 use crate::offer::Confirmation;
 use crate::page::Page;
@@ -28,14 +28,14 @@ fn whom(action: Action) -> impl Iterator<Item = Field> {
 }
 
 pub(super) fn show(desk: &Desk) -> Answered {
-    page(desk, &Fields::default(), html! {})
+    page(desk, &FormFields::default(), html! {})
 }
 
 fn address(desk: &Desk) -> Link {
     desk.base().of("/actions", VERB)
 }
 
-fn page(desk: &Desk, sent: &Fields, body: Markup) -> Answered {
+fn page(desk: &Desk, sent: &FormFields, body: Markup) -> Answered {
     let action = action()?;
     let form = html! {
         p { (action.explains(None)) " Choose one of these." }
@@ -51,7 +51,7 @@ fn page(desk: &Desk, sent: &Fields, body: Markup) -> Answered {
 }
 
 /// Does the dry run or, with a digest, forgets.
-pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
+pub(super) async fn send(desk: Desk, sent: FormFields) -> Answered {
     let action = action()?;
     let names: Vec<String> = whom(action).map(Field::name).collect();
     let keys: Vec<&str> = names.iter().filter_map(|name| sent.text(name)).collect();

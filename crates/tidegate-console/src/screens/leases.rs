@@ -1,7 +1,7 @@
 //! Leases: which workers hold which events.
 
 use maud::{Markup, html};
-use tidegate::admin::{Lease, LeasesRequest};
+use tidegate::admin::{LeaseStatus, LeasesRequest};
 
 use crate::desk::Desk;
 use crate::html::{chip, empty, event, number, short, table, time_of};
@@ -24,7 +24,7 @@ pub(super) async fn show(desk: Desk) -> Answered {
         .answer(&desk)
 }
 
-fn list(desk: &Desk, leases: &[Lease]) -> Markup {
+fn list(desk: &Desk, leases: &[LeaseStatus]) -> Markup {
     let base = desk.base();
     table! { "Leases"; lease in leases;
         th "Worker" { @if let Some(name) = &lease.name { (short(name)) " " } code { (short(lease.worker.as_deref().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }

@@ -23,19 +23,19 @@ use axum::Router;
 use axum::routing::{get, post};
 use tidegate::admin::views::Span;
 
-use crate::form::Fields;
+use crate::form::FormFields;
 use crate::metrics::metrics;
 use crate::problem::Problem;
-use crate::shared::Shared;
+use crate::shared::ConsoleState;
 
 /// All pages and actions of a console.
-pub(crate) fn pages(shared: &Arc<Shared>) -> Router {
+pub(crate) fn pages(shared: &Arc<ConsoleState>) -> Router {
     let pages = routes().route("/metrics", get(metrics));
     let pages = pages.fallback(|| async { Problem::not_found() });
     pages.with_state(shared.clone())
 }
 
-fn routes() -> Router<Arc<Shared>> {
+fn routes() -> Router<Arc<ConsoleState>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/events", get(events::show))
@@ -62,7 +62,7 @@ fn routes() -> Router<Arc<Shared>> {
 }
 
 /// Reads a span from the address.
-fn span(fields: &Fields) -> Span {
+fn span(fields: &FormFields) -> Span {
     match fields.text("span") {
         Some("day") => Span::Day,
         Some("month") => Span::Month,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 use tidegate::ServiceState;
-use tidegate::admin::views::{Depth, Kind, KindFigures, Overview, Span, Step};
+use tidegate::admin::views::{Depth, Kind, KindTotals, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;
@@ -47,9 +47,9 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
 }
 
 /// The sums of all kinds, as the page of dead letters counts them.
-fn sum(ended: &[KindFigures]) -> Step {
+fn sum(ended: &[KindTotals]) -> Step {
     let mut sum = Step::default();
-    for KindFigures { sum: step, .. } in ended {
+    for KindTotals { sum: step, .. } in ended {
         sum.completed += step.completed;
         sum.rejected += step.rejected;
         sum.failed += step.failed;
@@ -134,7 +134,7 @@ fn attention(needs: &[Markup]) -> Markup {
     }
 }
 
-fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) -> Markup {
+fn kinds(base: &Base, overview: &Overview, ended: &[KindTotals], span: Span) -> Markup {
     let live = overview.depths.iter().map(|depth| depth.kind.as_str());
     let ended_kinds = ended.iter().map(|figures| figures.kind.as_str());
     let names: BTreeSet<&str> = live.chain(ended_kinds).collect();
@@ -157,21 +157,21 @@ pub(super) fn figures<'a>(
     label: &str,
     names: impl Iterator<Item = &'a str>,
     depths: Option<&[Depth]>,
-    ended: &[KindFigures],
+    ended: &[KindTotals],
     kinds: &[Kind],
 ) -> Markup {
     let depth = |name| depths?.iter().find(|depth| depth.kind == name);
-    let of = |name, shown: &dyn Fn(&KindFigures) -> String| {
+    let of = |name, shown: &dyn Fn(&KindTotals) -> String| {
         let figures = ended.iter().find(|figures| figures.kind == name);
         figures.map_or_else(|| "–".to_owned(), shown)
     };
-    let quantile = |figures: &KindFigures, part| match figures.quantile_ms(part) {
+    let quantile = |figures: &KindTotals, part| match figures.quantile_ms(part) {
         Some(bound) => format!("≤ {}", millis(bound)),
         None => "longer".to_owned(),
     };
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     let attempts =
-        |figures: &KindFigures| figures.attempts as f64 / figures.sum.ended().max(1) as f64;
+        |figures: &KindTotals| figures.attempts as f64 / figures.sum.ended().max(1) as f64;
     table! { label, go; name in names;
         th "Kind" { (named(&name.into(), |name| base.of("/kinds", name))) }
         td "State" if (!kinds.is_empty()) { @if let Some(kind) = kinds.iter().find(|kind| kind.kind == name) { (state(kind)) } }

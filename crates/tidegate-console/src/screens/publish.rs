@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
 use crate::desk::Desk;
-use crate::form::{Fields, Params, Sent};
+use crate::form::{FormBody, FormFields, Params};
 use crate::html::{input, reason};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -38,7 +38,7 @@ fn form(desk: &Desk, kinds: &[&str], chosen: &str) -> Markup {
     }
 }
 
-fn event(sent: &Fields) -> Result<NewEvent, Problem> {
+fn event(sent: &FormFields) -> Result<NewEvent, Problem> {
     let payload = sent.owned("payload").map(RawValue::from_string).transpose();
     // The parser's message does not quote the text.
     let payload =
@@ -52,7 +52,7 @@ fn event(sent: &Fields) -> Result<NewEvent, Problem> {
     Ok(event)
 }
 
-pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Answered {
+pub(super) async fn publish(desk: Desk, FormBody(sent): FormBody) -> Answered {
     desk.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
     let actor = desk.actor();

@@ -37,9 +37,9 @@ pub(crate) enum Refusal {
 }
 
 /// How people are authenticated.
-pub struct Auth(Way);
+pub struct Auth(AuthMethod);
 
-enum Way {
+enum AuthMethod {
     Token(Tokens),
     Proxy(Proxy),
     Iam,
@@ -50,7 +50,7 @@ impl Auth {
     /// With a link that works once and sets a cookie. The person who opens it gets this name.
     #[must_use]
     pub fn token(operator: &str) -> Self {
-        Self(Way::Token(Tokens::new(operator)))
+        Self(AuthMethod::Token(Tokens::new(operator)))
     }
 
     /// With a header from a proxy in front. The proxy must also send the secret in `X-Tidegate-Proxy-Secret`.
@@ -58,39 +58,39 @@ impl Auth {
     /// # Errors
     /// [`Error::Config`] when the header has no valid name, or the secret is shorter than 32 characters.
     pub fn proxy_header(header: &str, secret: &str) -> Result<Self, Error> {
-        Ok(Self(Way::Proxy(Proxy::new(header, secret)?)))
+        Ok(Self(AuthMethod::Proxy(Proxy::new(header, secret)?)))
     }
 
     /// With the identity that AWS has verified for a function URL with `AWS_IAM`.
     #[must_use]
     pub fn iam() -> Self {
-        Self(Way::Iam)
+        Self(AuthMethod::Iam)
     }
 
     /// With an [`Identity`] that your own layer puts into the request's extensions.
     #[must_use]
     pub fn given() -> Self {
-        Self(Way::Given)
+        Self(AuthMethod::Given)
     }
 
     /// Returns the path and query of a sign-in link, for [`Auth::token`].
     #[must_use]
     pub fn link(&self) -> Option<String> {
         match &self.0 {
-            Way::Token(tokens) => Some(format!("/login?token={}", tokens.fresh())),
+            AuthMethod::Token(tokens) => Some(format!("/login?token={}", tokens.fresh())),
             _ => None,
         }
     }
 
     /// Whether people sign in with a link.
     pub(crate) fn has_links(&self) -> bool {
-        matches!(self.0, Way::Token(_))
+        matches!(self.0, AuthMethod::Token(_))
     }
 
     /// Exchanges a link's token for a session, once.
     pub(crate) fn open(&self, token: &str) -> Option<String> {
         match &self.0 {
-            Way::Token(tokens) => tokens.open(token),
+            AuthMethod::Token(tokens) => tokens.open(token),
             _ => None,
         }
     }
@@ -102,14 +102,14 @@ impl Auth {
         given: Option<&Given>,
     ) -> Result<Identity, Refusal> {
         match (&self.0, given) {
-            (Way::Token(tokens), _) => tokens.identify(headers),
-            (Way::Proxy(proxy), _) => proxy.identify(headers),
-            (Way::Iam, Some(Given::Iam(name))) => named(name),
-            (Way::Given, Some(Given::Layer(identity))) => Ok(identity.clone()),
-            (Way::Iam, _) => Err(Refusal::Unknown(
+            (AuthMethod::Token(tokens), _) => tokens.identify(headers),
+            (AuthMethod::Proxy(proxy), _) => proxy.identify(headers),
+            (AuthMethod::Iam, Some(Given::Iam(name))) => named(name),
+            (AuthMethod::Given, Some(Given::Layer(identity))) => Ok(identity.clone()),
+            (AuthMethod::Iam, _) => Err(Refusal::Unknown(
                 "this console accepts only callers that AWS IAM has verified",
             )),
-            (Way::Given, _) => Err(Refusal::Unknown("the request names no user")),
+            (AuthMethod::Given, _) => Err(Refusal::Unknown("the request names no user")),
         }
     }
 }

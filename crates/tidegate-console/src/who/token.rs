@@ -23,11 +23,11 @@ const MOST_LINKS: usize = 8;
 
 pub(super) struct Tokens {
     operator: String,
-    known: Mutex<Known>,
+    known: Mutex<KnownTokens>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownTokens {
     unused: BTreeSet<String>,
     sessions: Vec<(String, Instant)>,
 }

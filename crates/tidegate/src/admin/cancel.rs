@@ -1,7 +1,7 @@
 //! The verb `cancel`: ends live events.
 
 use super::prelude::*;
-use super::selection::{Change, selected};
+use super::selection::{BulkChange, selected};
 use super::{Changed, Selection};
 
 /// End live events, including those that a worker holds.
@@ -55,7 +55,7 @@ impl Verb for CancelRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<CancelReport> {
-        let change = Change {
+        let change = BulkChange {
             statement: &CANCEL,
             select: &self.select,
             audit: &self.audit,

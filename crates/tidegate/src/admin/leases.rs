@@ -23,13 +23,13 @@ pub struct LeasesReport {
     /// Expired: the worker has stopped responding, and the next drain takes its events back: `tidegate drain`
     ///
     /// Take an event from its worker: `tidegate requeue --id ID --reason TEXT`
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseStatus>,
 }
 
 /// A lease and its worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
-pub struct Lease {
+pub struct LeaseStatus {
     /// Whether it has run out.
     pub expired: bool,
     /// The number of its events that have not been finalized yet.

@@ -14,7 +14,7 @@ use crate::chain::{NextTick, StartDrain};
 use crate::config::{Lookup, parse_duration};
 use crate::connect::{Database, Transaction, next_tick};
 use crate::dispatch::Dispatch;
-use crate::doctor::{DoctorReport, Target, examine, refuse_foreign};
+use crate::doctor::{DoctorReport, DoctorTarget, examine, refuse_foreign};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain_measured};
 use crate::error::{Error, Result};
 use crate::event::{DecodeError, Event as _, NewEvent};
@@ -434,7 +434,7 @@ impl Service {
 
     /// Examines the database, and what the handlers call.
     pub(super) async fn examine(&self) -> Result<DoctorReport> {
-        let target = Target {
+        let target = DoctorTarget {
             database: &self.database,
             kinds: &self.handled().await?,
             options: &self.options,

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::prelude::*;
-use super::selection::{Change, selected};
+use super::selection::{BulkChange, selected};
 use super::{Changed, Selection, parse_time};
 
 /// Change when waiting events start, or their deadline.
@@ -124,7 +124,7 @@ impl Verb for RescheduleRequest {
         let delay = start.delay.map(|delay| delay.as_secs_f64());
         let from_now = delay.or(start.now.then_some(0.0));
         let expires_in = start.expires_in.map(|time| time.as_secs_f64());
-        let change = Change {
+        let change = BulkChange {
             statement: &RESCHEDULE,
             select: &self.select,
             audit: &self.audit,

@@ -138,7 +138,7 @@ pub struct Changed {
 }
 
 /// A change of the events of a selection: a statement whose first parameters are those of [`selected!`].
-pub(super) struct Change<'a> {
+pub(super) struct BulkChange<'a> {
     pub statement: &'static Statement,
     pub select: &'a Selection,
     pub audit: &'a Audit,
@@ -161,7 +161,7 @@ pub(super) use selected;
 /// The result for the events of a page.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Page {
+struct ChangedPage {
     /// How many events the page had.
     matched: u64,
     /// How many were changed. `ids` has the first 100 of them.
@@ -174,7 +174,7 @@ struct Page {
     /// Events that another transaction had locked at that moment, which were skipped; all of them.
     missed: Vec<i64>,
     #[serde(flatten)]
-    left: Left,
+    left: NotRescheduled,
     /// Ids that name no live event.
     skipped: Vec<Skipped>,
     /// The id after which the next page begins; `None` when this was the last page.
@@ -184,7 +184,7 @@ struct Page {
 /// Which events were not rescheduled, or will not run. Each list has the first 100 ids.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Left {
+pub(super) struct NotRescheduled {
     /// A worker has leased them.
     pub in_hand: u64,
     in_hand_ids: Vec<i64>,
@@ -204,13 +204,13 @@ pub(super) struct Pages {
     pub changed: u64,
     /// How many of them a handler may have been working on.
     pub begun: u64,
-    pub left: Left,
+    pub left: NotRescheduled,
     /// All ids that the pages listed.
     every: Vec<i64>,
     missed: Vec<i64>,
 }
 
-impl Change<'_> {
+impl BulkChange<'_> {
     /// Changes the events.
     ///
     /// # Errors
@@ -296,7 +296,7 @@ impl Change<'_> {
         select: &Selection,
         after: i64,
         most: u32,
-    ) -> Result<Page> {
+    ) -> Result<ChangedPage> {
         let (since, since_ago) = Moment::parts(select.created_since);
         let (until, until_ago) = Moment::parts(select.created_until);
         let status = select.status.as_ref().map(|status| status.to_uppercase());
@@ -341,7 +341,7 @@ impl Change<'_> {
 }
 
 impl Pages {
-    fn take(&mut self, page: Page) {
+    fn take(&mut self, page: ChangedPage) {
         self.changed += page.changed;
         self.begun += page.begun;
         self.every.extend(&page.ids);

@@ -15,7 +15,7 @@ pub struct ServiceRequest {
     /// What to do with it.
     #[command(flatten)]
     #[serde(skip)]
-    pub change: Calls,
+    pub change: ServiceAction,
     /// Why, and who.
     #[command(flatten)]
     #[serde(skip)]
@@ -26,7 +26,7 @@ pub struct ServiceRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Args)]
 #[group(required = true, multiple = true)]
 #[serde(default)]
-pub struct Calls {
+pub struct ServiceAction {
     /// Stop all calls of the service; events that need it wait.
     #[arg(long, conflicts_with_all = ["resume", "limit", "per_second"])]
     pub pause: bool,
@@ -100,9 +100,9 @@ impl Verb for ServiceRequest {
     async fn on(&self, client: &impl Queryable) -> Result<ServiceChange> {
         let Audit { reason, actor } = &self.audit;
         let statement = match self.change {
-            Calls { pause: true, .. } => &PAUSE,
-            Calls { resume: true, .. } => &RESUME,
-            Calls {
+            ServiceAction { pause: true, .. } => &PAUSE,
+            ServiceAction { resume: true, .. } => &RESUME,
+            ServiceAction {
                 limit, per_second, ..
             } => {
                 let running = limit.map(|count| i32::try_from(count).unwrap_or(i32::MAX));

@@ -46,7 +46,7 @@ pub use self::aws::{
 #[doc(hidden)]
 pub mod requests {
     pub use super::aws::{
-        Answer, NoAnswer, Place, Request, Requests, encoded, exchange, http_client,
+        Arn, NoResponse, Requests, Response, SignedRequest, encoded, exchange, http_client,
     };
     pub use crate::event::hex;
 }

@@ -34,7 +34,7 @@ statements! {
 }
 
 /// What to examine: a database, and what the doctor must know about the program.
-pub struct Target<'a> {
+pub struct DoctorTarget<'a> {
     /// The database with the queue.
     pub database: &'a Database,
     /// The kinds of events that the program handles.
@@ -54,7 +54,7 @@ pub struct Target<'a> {
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.
-pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
+pub async fn examine(target: &DoctorTarget<'_>) -> Result<DoctorReport> {
     let client = target.database.connect().await?;
     let is_migrated = first(&client, &IS_MIGRATED, &[]).await?.unwrap_or_default();
     let mut checks = vec![
@@ -81,7 +81,7 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
 }
 
 /// Runs the checks of the database, each in a statement of its own: one that takes too long stops no other.
-async fn of_database(target: &Target<'_>) -> Result<Vec<Finding>> {
+async fn of_database(target: &DoctorTarget<'_>) -> Result<Vec<Finding>> {
     let mut client = target.database.connect().await?;
     let names: Vec<String> = match all(&client, &CHECKS, &[]).await {
         Ok(names) => names,

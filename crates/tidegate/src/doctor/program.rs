@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
-use super::{Finding, Target};
+use super::{DoctorTarget, Finding};
 use crate::budget::Budget;
 use crate::connect::{Client, Database};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub(super) async fn server(client: &Client) -> Result<Finding> {
     })
 }
 
-pub(super) async fn version(target: &Target<'_>, client: &Client) -> Result<Finding> {
+pub(super) async fn version(target: &DoctorTarget<'_>, client: &Client) -> Result<Finding> {
     let versions = migrate::versions(client, target.tables).await?;
     if versions.iter().all(|version| version.found == 0) {
         let text = "the database has no queue: it was never migrated";
@@ -60,7 +60,7 @@ pub(super) async fn version(target: &Target<'_>, client: &Client) -> Result<Find
 /// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
 /// that embeds the engine may use other settings. `is_migrated`: whether there are kinds with limits.
 pub(super) async fn settings(
-    target: &Target<'_>,
+    target: &DoctorTarget<'_>,
     client: &Client,
     is_migrated: bool,
 ) -> Result<Finding> {
@@ -108,7 +108,7 @@ fn room_for(longest: Duration, lease: Duration, budget: Duration) -> String {
     remedies.join("\n")
 }
 
-pub(super) async fn drift(target: &Target<'_>) -> Result<Finding> {
+pub(super) async fn drift(target: &DoctorTarget<'_>) -> Result<Finding> {
     let mut client = target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
     let schema = target.database.schema();

@@ -23,7 +23,7 @@ use super::leases::WindowRaise;
 use super::services::Services;
 use super::session::Lane;
 use crate::connect::Database;
-use crate::context::{self, Completions, Context};
+use crate::context::{self, Context, WrittenCompletions};
 use crate::error::Error;
 use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
@@ -62,7 +62,10 @@ pub(super) struct Completer {
     /// How many outcomes were noted so far. This is also the number of the last one.
     noted: u64,
     /// Which of them are written.
-    reached: (watch::Sender<Completions>, watch::Receiver<Completions>),
+    reached: (
+        watch::Sender<WrittenCompletions>,
+        watch::Receiver<WrittenCompletions>,
+    ),
     /// The number of each group's last end that is not written yet.
     group_ends: HashMap<String, u64>,
     failures: u32,
@@ -89,7 +92,7 @@ impl Completer {
             busy: Flush::default(),
             busy_until: now,
             noted: 0,
-            reached: watch::channel(Completions::default()),
+            reached: watch::channel(WrittenCompletions::default()),
             group_ends: HashMap::new(),
             failures: 0,
             not_before: now,

@@ -26,7 +26,7 @@ pub(super) trait Run: Send + 'static {
 
 /// The time limits of handlers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct TimeLimits {
     /// The limit of each handler.
     pub handler: Duration,
     /// The end of the run, which limits all of them.
@@ -38,7 +38,7 @@ pub(super) struct EventRun<D: Dispatch> {
     pub app: Arc<D>,
     pub ctx: Arc<Context>,
     pub event: D::Event,
-    pub limits: Limits,
+    pub limits: TimeLimits,
     pub services: Arc<Services>,
     pub span: Span,
 }
@@ -76,7 +76,7 @@ pub(crate) async fn execute<D: Dispatch>(
     app: &D,
     ctx: &Context,
     event: &D::Event,
-    limits: Limits,
+    limits: TimeLimits,
     services: &Services,
 ) -> bool {
     let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(event, ctx)));

@@ -61,7 +61,7 @@ use self::settle::{AttemptResult, count, settle};
 use self::slots::Slots;
 use self::spans::Spans;
 use self::workers::{
-    Attempt, AttemptStart, PERMIT, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers,
+    AttemptStart, EndedAttempt, PERMIT, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers,
 };
 use crate::budget::{Budget, millis};
 use crate::chain::{Chain, StartDrain};
@@ -890,7 +890,7 @@ impl<D: Dispatch> Drain<D> {
             match how {
                 WorkOutcome::For(took) => {
                     let (ends, published) = ctx.take_ends();
-                    self.settle(Attempt {
+                    self.settle(EndedAttempt {
                         ctx,
                         ends,
                         published,
@@ -911,8 +911,8 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Decides the end of an event whose handlers ran.
-    fn settle(&mut self, attempt: Attempt) {
-        let Attempt {
+    fn settle(&mut self, attempt: EndedAttempt) {
+        let EndedAttempt {
             ctx,
             ends,
             published,

@@ -51,13 +51,13 @@ pub(crate) struct Services {
 
 #[derive(Default)]
 struct Known {
-    services: HashMap<String, Service>,
+    services: HashMap<String, KnownService>,
     /// The event that may call a service which is open.
     probe: Option<(Lease, String)>,
 }
 
 #[derive(Default)]
-struct Service {
+struct KnownService {
     state: ServiceState,
     /// Whether failures were reported to the database, and no answer since.
     troubled: bool,
@@ -77,7 +77,7 @@ struct Service {
     running: BTreeSet<Lease>,
 }
 
-impl Service {
+impl KnownService {
     fn may_be_called(&self) -> bool {
         self.state == ServiceState::Closed && self.in_row < OPEN_AFTER
     }
@@ -385,7 +385,7 @@ impl Services {
         self.has(|service| service.state != ServiceState::Closed)
     }
 
-    fn has(&self, matches: impl Fn(&Service) -> bool) -> bool {
+    fn has(&self, matches: impl Fn(&KnownService) -> bool) -> bool {
         let known = self.known();
         known.is_some_and(|known| known.services.values().any(matches))
     }

@@ -82,13 +82,13 @@ impl Session {
 
 /// A connection that is idle or at work, and the time that it was at work.
 pub(super) struct Lane<T> {
-    state: State<T>,
+    state: LaneState<T>,
     /// When the current work was sent.
     sent: Instant,
     busy_time: Duration,
 }
 
-enum State<T> {
+enum LaneState<T> {
     Idle(Box<Session>),
     Busy(BoxFuture<'static, T>),
     Empty,
@@ -98,7 +98,7 @@ impl<T> Lane<T> {
     /// Creates a lane with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
         Self {
-            state: State::Idle(Box::new(Session::new(database.clone()))),
+            state: LaneState::Idle(Box::new(Session::new(database.clone()))),
             sent: Instant::now(),
             busy_time: Duration::ZERO,
         }
@@ -107,13 +107,13 @@ impl<T> Lane<T> {
     /// Returns the session, if it is idle.
     pub(super) fn idle(&mut self) -> Option<&mut Session> {
         match &mut self.state {
-            State::Idle(session) => Some(session),
-            State::Busy(_) | State::Empty => None,
+            LaneState::Idle(session) => Some(session),
+            LaneState::Busy(_) | LaneState::Empty => None,
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle(_))
+        matches!(self.state, LaneState::Idle(_))
     }
 
     /// Returns how long the session was at work so far.
@@ -123,10 +123,10 @@ impl<T> Lane<T> {
 
     /// Sets the idle session to work.
     pub(super) fn send(&mut self, work: impl FnOnce(Session) -> BoxFuture<'static, T>) {
-        match std::mem::replace(&mut self.state, State::Empty) {
-            State::Idle(session) => {
+        match std::mem::replace(&mut self.state, LaneState::Empty) {
+            LaneState::Idle(session) => {
                 self.sent = Instant::now();
-                self.state = State::Busy(work(*session));
+                self.state = LaneState::Busy(work(*session));
             }
             busy => self.state = busy,
         }
@@ -135,18 +135,18 @@ impl<T> Lane<T> {
     /// Puts the session back after its work.
     pub(super) fn put(&mut self, session: Session) {
         self.busy_time += self.sent.elapsed();
-        self.state = State::Idle(Box::new(session));
+        self.state = LaneState::Idle(Box::new(session));
     }
 
     /// Waits for the work, or for ever if there is none.
     pub(super) async fn done(&mut self) -> T {
         match &mut self.state {
-            State::Busy(work) => {
+            LaneState::Busy(work) => {
                 let done = work.await;
-                self.state = State::Empty;
+                self.state = LaneState::Empty;
                 done
             }
-            State::Idle(_) | State::Empty => std::future::pending().await,
+            LaneState::Idle(_) | LaneState::Empty => std::future::pending().await,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::chain::{Chain, StartDrain};
 use crate::connect::OnQueue;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::queue::{self, Kept, Left, Taken};
+use crate::queue::{self, Kept, LeftToDo, Taken};
 
 /// How often a slot is renewed, unless leases are renewed more often. Only then may a drain look whether it
 /// needs others, because its rate means little before.
@@ -57,7 +57,7 @@ pub(super) struct Slots {
     /// The position in the server's write-ahead log when the run began.
     wal: Option<i64>,
     /// What is left when the run has ended.
-    left: Left,
+    left: LeftToDo,
     starts: JoinSet<bool>,
 }
 
@@ -83,7 +83,7 @@ impl Slots {
             wakes: false,
             looked: (0, 0),
             wal: None,
-            left: Left::default(),
+            left: LeftToDo::default(),
             starts: JoinSet::new(),
         }
     }
@@ -247,7 +247,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Notes what is left for other drains, and what the run has cost. In this order after its slot was left:
     /// of several drains that end at once, the last one sees none at work.
-    pub(super) fn note_left(&mut self, left: Left, wal: Option<i64>) {
+    pub(super) fn note_left(&mut self, left: LeftToDo, wal: Option<i64>) {
         let written = wal.zip(self.slots.wal).map(|(now, then)| now - then);
         self.report.cost.server_wal_bytes = written.map(i64::unsigned_abs);
         self.report.ready_left = Some(left.ready);

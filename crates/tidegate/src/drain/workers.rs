@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::execute::{EventRun, Limits, Run};
+use super::execute::{EventRun, Run, TimeLimits};
 use super::leases::Leases;
 use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
@@ -93,7 +93,7 @@ pub(super) struct AttemptStart<'a> {
 }
 
 /// How the handlers of an event ran.
-pub(super) struct Attempt {
+pub(super) struct EndedAttempt {
     pub ctx: Arc<Context>,
     pub ends: Vec<HandlerEnd>,
     /// How many events its handlers published in their transactions.
@@ -286,7 +286,7 @@ impl<D: Dispatch> Workers<D> {
                 app: self.app.clone(),
                 ctx,
                 event,
-                limits: Limits {
+                limits: TimeLimits {
                     handler: limit,
                     cut: launch.cut,
                 },
@@ -317,7 +317,7 @@ impl<D: Dispatch> Workers<D> {
     }
 
     /// Cuts handlers that ignore their limit, or that are still running after `cut`, the end of the run.
-    pub(super) fn cut_overdue(&mut self, cut: Instant) -> Vec<Attempt> {
+    pub(super) fn cut_overdue(&mut self, cut: Instant) -> Vec<EndedAttempt> {
         let now = Instant::now();
         let mut overdue = Vec::new();
         for (lease, started) in self.pool.running() {
@@ -338,7 +338,7 @@ impl<D: Dispatch> Workers<D> {
                 earlier: false,
                 emitted: Vec::new(),
             });
-            overdue.push(Attempt {
+            overdue.push(EndedAttempt {
                 ctx,
                 ends,
                 published,
@@ -398,19 +398,19 @@ pub(super) enum WorkOutcome {
 
 /// The workers of one drain.
 pub(super) struct Pool<H> {
-    shared: Arc<Shared<H>>,
+    shared: Arc<PoolShared<H>>,
 }
 
-struct Shared<H> {
+struct PoolShared<H> {
     /// The runtime in which the workers' tasks run.
     runtime: Handle,
     /// The most workers at once.
     most: usize,
-    state: Mutex<State<H>>,
+    state: Mutex<PoolState<H>>,
     ended_signal: Notify,
 }
 
-struct State<H> {
+struct PoolState<H> {
     waiting: VecDeque<StartableEvent<H>>,
     ended: Vec<WorkEnd>,
     /// The event that each worker runs, by the worker's number. A worker that does not find its number here
@@ -436,13 +436,13 @@ struct Worker<H> {
     then: VecDeque<StartableEvent<H>>,
 }
 
-impl<H> Shared<H> {
-    fn state(&self) -> MutexGuard<'_, State<H>> {
+impl<H> PoolShared<H> {
+    fn state(&self) -> MutexGuard<'_, PoolState<H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<H: Run> Shared<H> {
+impl<H: Run> PoolShared<H> {
     /// Opens as many workers as the line needs.
     fn open(self: &Arc<Self>) {
         loop {
@@ -464,10 +464,10 @@ impl<H: Run> Shared<H> {
 impl<H: Run> Pool<H> {
     /// Creates workers, at most `most` of which run at once.
     pub(super) fn new(most: usize, runtime: Handle) -> Self {
-        let shared = Shared {
+        let shared = PoolShared {
             runtime,
             most,
-            state: Mutex::new(State::new()),
+            state: Mutex::new(PoolState::new()),
             ended_signal: Notify::new(),
         };
         Self {
@@ -617,7 +617,7 @@ impl<H> Pool<H> {
     }
 }
 
-impl<H> Shared<H> {
+impl<H> PoolShared<H> {
     fn cut_all(&self) {
         let mut state = self.state();
         state.waiting.clear();
@@ -640,7 +640,7 @@ impl<H> Drop for Pool<H> {
 
 /// A worker's task, from before its first step until it is dropped.
 struct Task<H> {
-    shared: Arc<Shared<H>>,
+    shared: Arc<PoolShared<H>>,
     number: u64,
 }
 
@@ -672,7 +672,7 @@ async fn run<H: Run>(worker: Task<H>, first: StartableEvent<H>) {
 
 /// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends,
 /// and other workers take the events that wait.
-async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
+async fn run_one<H: Run>(shared: &Arc<PoolShared<H>>, number: u64, handlers: H) -> bool {
     let mut handlers = pin!(handlers.run());
     let mut waits = false;
     poll_fn(|context| {
@@ -689,7 +689,7 @@ async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> b
     .await
 }
 
-impl<H> State<H> {
+impl<H> PoolState<H> {
     fn new() -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -782,7 +782,7 @@ impl<H> State<H> {
     /// Notes an end. Returns what the worker runs next, or `None` if the worker ends.
     fn advance(
         &mut self,
-        shared: &Shared<H>,
+        shared: &PoolShared<H>,
         number: u64,
         now: Instant,
         ended: WorkEnd,

@@ -22,11 +22,11 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 static LINES: Lines = Lines::new();
 
 struct Lines {
-    state: Mutex<State>,
+    state: Mutex<LinesState>,
     changed: Condvar,
 }
 
-struct State {
+struct LinesState {
     waiting: Vec<u8>,
     /// How many lines found no room since the last time the thread took some.
     dropped: u64,
@@ -90,7 +90,7 @@ impl Write for LogWriter {
 
 impl Lines {
     const fn new() -> Self {
-        let state = State {
+        let state = LinesState {
             waiting: Vec::new(),
             dropped: 0,
             is_writing: false,
@@ -104,7 +104,7 @@ impl Lines {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LinesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +179,7 @@ impl Lines {
     }
 }
 
-impl State {
+impl LinesState {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.dropped == 0 && !self.is_writing
     }
@@ -194,7 +194,7 @@ mod tests {
 
     /// A reader that takes nothing until it is let.
     #[derive(Clone, Default)]
-    struct Reader(Arc<(Mutex<Heard>, Condvar)>);
+    struct SlowReader(Arc<(Mutex<Heard>, Condvar)>);
 
     #[derive(Default)]
     struct Heard {
@@ -202,7 +202,7 @@ mod tests {
         text: Vec<u8>,
     }
 
-    impl Reader {
+    impl SlowReader {
         fn read(&self) {
             self.0.0.lock().unwrap().reads = true;
             self.0.1.notify_all();
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    impl Write for Reader {
+    impl Write for SlowReader {
         fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
             let (heard, changed) = &*self.0;
             let heard = heard.lock().unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     /// Lines on their way to this reader, from a thread that logs to them as a program does.
-    fn lines_to(reader: &Reader) -> &'static Lines {
+    fn lines_to(reader: &SlowReader) -> &'static Lines {
         let lines: &Lines = Box::leak(Box::new(Lines::new()));
         let out = reader.clone();
         let logs = tracing_subscriber::fmt()
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_read_are_all_written_in_order_and_a_flush_waits_for_them() {
-        let reader = Reader::default();
+        let reader = SlowReader::default();
         let lines = lines_to(&reader);
         reader.read();
         for round in 0..50 {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn lines_that_nobody_reads_are_dropped_and_counted_and_the_count_stands_in_their_place() {
-        let reader = Reader::default();
+        let reader = SlowReader::default();
         let lines = lines_to(&reader);
         // One line is being written, and the queue has room for this many.
         let (room, all) = (MOST_WAITING / 100, 2 * MOST_WAITING / 100);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_flush_gives_up_on_a_reader_that_does_not_read_and_the_next_one_does_not_wait() {
-        let reader = Reader::default();
+        let reader = SlowReader::default();
         let lines = lines_to(&reader);
         log(lines, 0..10);
         let began = Instant::now();

@@ -21,7 +21,7 @@ statements! {
 /// What one step of a cleanup did, or would do in a dry run.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Done {
+pub struct Cleaned {
     /// Partitions created.
     pub partitions_made: u64,
     /// Rows that moved into them from the default partition.
@@ -56,10 +56,10 @@ pub struct DroppedPartition {
 
 /// What a step did, and with which state the next one begins; `None` when all is done.
 #[derive(Debug, Deserialize)]
-pub struct Step {
+pub struct CleanupStep {
     /// What it did.
     #[serde(rename = "did")]
-    pub done: Done,
+    pub done: Cleaned,
     /// The state of the next step.
     pub next: Option<Value>,
 }
@@ -69,7 +69,11 @@ pub struct Step {
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
-pub async fn cleanup_step(client: &impl Queryable, state: &Value, skip: bool) -> Result<Step> {
+pub async fn cleanup_step(
+    client: &impl Queryable,
+    state: &Value,
+    skip: bool,
+) -> Result<CleanupStep> {
     let step = document(client, &CLEANUP_STEP, &[state, &skip]).await;
     step.map_err(refused)?
         .ok_or_else(|| Error::Unreadable("cleanup_step: no row".to_owned()))

@@ -192,7 +192,7 @@ type OfKinds = Vec<(String, Policy)>;
 /// What a drain receives with each lease.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Entry {
+enum LeaseNews {
     Service(Watched),
     Kind { kind: String, policy: Policy },
 }
@@ -204,13 +204,13 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
     let Some(text) = text else {
         return Ok(<_>::default());
     };
-    let entries: Vec<Entry> = serde_json::from_str(&text)
+    let entries: Vec<LeaseNews> = serde_json::from_str(&text)
         .map_err(|error| Error::Invalid(format!("services: {error}")))?;
     let (mut services, mut policies) = (Vec::new(), Vec::new());
     for entry in entries {
         match entry {
-            Entry::Service(service) => services.push(service),
-            Entry::Kind { kind, policy } => policies.push((kind, policy)),
+            LeaseNews::Service(service) => services.push(service),
+            LeaseNews::Kind { kind, policy } => policies.push((kind, policy)),
         }
     }
     Ok((services, policies))

@@ -49,7 +49,7 @@ SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_
 
 /// What is left to handle, and which drains are at work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Left {
+pub struct LeftToDo {
     /// Events that a drain could lease now, counted up to the given limit.
     pub ready: u64,
     /// When the next events will be ready, if known; RFC 3339.
@@ -180,7 +180,7 @@ pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Re
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<Left> {
+pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<LeftToDo> {
     let left = document(client, &LEFT_TO_DO, &[&kinds, &most]).await?;
     Ok(left.unwrap_or_default())
 }

@@ -97,7 +97,7 @@ impl Step {
 /// The finished events of one kind within a [`Span`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[non_exhaustive]
-pub struct KindFigures {
+pub struct KindTotals {
     /// The kind.
     pub kind: String,
     /// The sums of all steps.
@@ -109,7 +109,7 @@ pub struct KindFigures {
     pub within: Vec<(Option<u64>, u64)>,
 }
 
-impl KindFigures {
+impl KindTotals {
     /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no
     /// event finished.
     pub fn quantile_ms(&self, share: f64) -> Option<u64> {
@@ -141,7 +141,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>> {
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindTotals>> {
         self.view(&ENDED, &[&span.length().as_secs_f64()]).await
     }
 }
@@ -157,14 +157,14 @@ mod tests {
             ..Step::default()
         };
         let within = vec![(Some(50), 90), (Some(250), 9), (None, 1)];
-        let figures = KindFigures {
+        let figures = KindTotals {
             sum,
             within,
-            ..KindFigures::default()
+            ..KindTotals::default()
         };
         assert_eq!(figures.quantile_ms(0.5), Some(50));
         assert_eq!(figures.quantile_ms(0.95), Some(250));
         assert_eq!(figures.quantile_ms(1.0), None);
-        assert_eq!(KindFigures::default().quantile_ms(0.5), None);
+        assert_eq!(KindTotals::default().quantile_ms(0.5), None);
     }
 }

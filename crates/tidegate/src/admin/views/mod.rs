@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio_postgres::types::ToSql;
 
 pub use self::event::{Columns, Content, Dossier, place, show, show_bare};
-pub use self::finished::{KindFigures, Span, Step};
+pub use self::finished::{KindTotals, Span, Step};
 use super::program::Service;
 use crate::config::in_range;
 use crate::connect::Client;

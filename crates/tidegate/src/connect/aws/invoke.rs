@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
 
 use super::encoded;
-use super::request::{NoAnswer, Place, Request, Requests};
+use super::request::{Arn, NoResponse, Requests, SignedRequest};
 use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
 use crate::error::{Error, Result};
@@ -112,7 +112,7 @@ impl StartDrain for Invoked {
 impl Invoked {
     async fn invoke(&self, chain: Chain) -> Result<()> {
         let body = json!({"action": "drain", "chain": chain});
-        let place = Place::of(&self.arn)?;
+        let place = Arn::of(&self.arn)?;
         let host = self.by.requests.endpoint("LAMBDA", &place).await?;
         let url = format!(
             "{host}/2015-03-31/functions/{}/invocations",
@@ -151,7 +151,7 @@ impl SelfInvoke {
                 to.0
             )));
         }
-        let request = Request {
+        let request = SignedRequest {
             to,
             method,
             url,
@@ -160,7 +160,7 @@ impl SelfInvoke {
         };
         let mut under_way = UnderWay(self, false);
         let answer = self.requests.send(request, MOST_ANSWER).await;
-        under_way.1 = !matches!(answer, Err(NoAnswer::Lost(_)));
+        under_way.1 = !matches!(answer, Err(NoResponse::Lost(_)));
         let answer = answer.map_err(failed)?;
         let (status, text) = (answer.status, String::from_utf8_lossy(&answer.body));
         if (200..300).contains(&status) {

@@ -17,9 +17,9 @@ use futures_util::future::FutureExt;
 
 use self::iam::Iam;
 pub use self::invoke::{DeadMessages, Invoked, SelfInvoke};
-pub use self::request::{Answer, NoAnswer, Place, Request, Requests, exchange};
+pub use self::request::{Arn, NoResponse, Requests, Response, SignedRequest, exchange};
 pub use self::sdk::http_client;
-use self::secret::{Secret, SecretText};
+use self::secret::{DatabaseSecret, SecretText};
 pub use self::sign::Signer;
 use super::SecretReader;
 use super::login::Login;
@@ -44,7 +44,7 @@ pub(super) fn secret_login(
     place: DatabasePlace,
     trust: Option<Trust>,
 ) -> Result<Source> {
-    Ok(Secret::new(id, place, trust).source())
+    Ok(DatabaseSecret::new(id, place, trust).source())
 }
 
 /// Returns a reader of this secret of Secrets Manager.
@@ -79,7 +79,7 @@ pub fn next_tick(setting: &str, arn: String) -> Result<Arc<dyn NextTick>> {
 /// The configuration in the text of a secret alone.
 #[doc(hidden)]
 pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config> {
-    let secret = Secret::new("night/db".to_owned(), DatabasePlace::default(), None);
+    let secret = DatabaseSecret::new("night/db".to_owned(), DatabasePlace::default(), None);
     secret.login(text).map(|login| login.config)
 }
 

@@ -20,7 +20,7 @@ pub struct Requests {
 }
 
 /// A request.
-pub struct Request<'a> {
+pub struct SignedRequest<'a> {
     /// The service and the region, as the signature names them.
     pub to: (&'a str, &'a str),
     /// The method.
@@ -35,7 +35,7 @@ pub struct Request<'a> {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     /// The status, such as 200.
     pub status: u16,
     /// The headers.
@@ -48,7 +48,7 @@ pub struct Answer {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum NoAnswer {
+pub enum NoResponse {
     /// The request was not sent: there are no credentials, or it cannot be signed.
     #[error("it cannot be signed: {0}")]
     Unsigned(String),
@@ -62,15 +62,19 @@ impl Requests {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn send(&self, request: Request<'_>, most: usize) -> Result<Answer, NoAnswer> {
-        let Request {
+    pub async fn send(
+        &self,
+        request: SignedRequest<'_>,
+        most: usize,
+    ) -> Result<Response, NoResponse> {
+        let SignedRequest {
             to: (service, region),
             method,
             url,
             headers,
             body,
         } = request;
-        let unsigned = |error: Failed| NoAnswer::Unsigned(error.to_string());
+        let unsigned = |error: Failed| NoResponse::Unsigned(error.to_string());
         let signed = self
             .signer
             .headers(service, region, method, url, headers, &body);
@@ -79,7 +83,7 @@ impl Requests {
         let http = http.map_err(|error| unsigned(error.into()))?;
         let method = method
             .parse()
-            .map_err(|_| NoAnswer::Unsigned("no such method".to_owned()))?;
+            .map_err(|_| NoResponse::Unsigned("no such method".to_owned()))?;
         let mut request = http.request(method, url).body(body).headers(signed);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -92,7 +96,7 @@ impl Requests {
     ///
     /// # Errors
     /// When the settings of AWS cannot be read.
-    pub async fn endpoint(&self, name: &str, place: &Place<'_>) -> Result<String> {
+    pub async fn endpoint(&self, name: &str, place: &Arn<'_>) -> Result<String> {
         let own = environment(&format!("AWS_ENDPOINT_URL_{name}"));
         let config = self.signer.0.config().await?;
         let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
@@ -105,7 +109,10 @@ impl Requests {
 ///
 /// # Errors
 /// When there is no connection, or it is lost.
-pub async fn exchange(request: reqwest::RequestBuilder, most: usize) -> Result<Answer, NoAnswer> {
+pub async fn exchange(
+    request: reqwest::RequestBuilder,
+    most: usize,
+) -> Result<Response, NoResponse> {
     let mut answer = request.send().await.map_err(lost)?;
     let (status, headers) = (
         answer.status().as_u16(),
@@ -120,7 +127,7 @@ pub async fn exchange(request: reqwest::RequestBuilder, most: usize) -> Result<A
             break;
         }
     }
-    Ok(Answer {
+    Ok(Response {
         status,
         headers,
         body,
@@ -130,7 +137,7 @@ pub async fn exchange(request: reqwest::RequestBuilder, most: usize) -> Result<A
 
 /// Says why, with the first cause. The URL is left out: it may hold what nobody else may read.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn lost(error: reqwest::Error) -> NoAnswer {
+fn lost(error: reqwest::Error) -> NoResponse {
     let why = if error.is_connect() {
         "no connection"
     } else if error.is_timeout() {
@@ -143,17 +150,17 @@ fn lost(error: reqwest::Error) -> NoAnswer {
         first = Some(before);
     }
     let first = first.map(|cause| format!(": {cause}"));
-    NoAnswer::Lost(why.to_owned() + &first.unwrap_or_default())
+    NoResponse::Lost(why.to_owned() + &first.unwrap_or_default())
 }
 
 /// Where something is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
-pub struct Place<'a> {
+pub struct Arn<'a> {
     partition: &'a str,
     service: &'a str,
     region: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Arn<'a> {
     /// A service of a region, in a partition such as `aws` or `aws-cn`.
     pub fn new(partition: &'a str, service: &'a str, region: &'a str) -> Self {
         Self {
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_function_is_invoked_where_it_is() {
-        let endpoint = |arn| Place::of(arn).map(|place| place.endpoint());
+        let endpoint = |arn| Arn::of(arn).map(|place| place.endpoint());
         for (arn, url) in [
             (
                 "arn:aws:lambda:eu-central-1:1:function:f:live",

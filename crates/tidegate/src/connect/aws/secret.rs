@@ -43,7 +43,7 @@ pub struct SecretText {
 }
 
 /// A secret, and what the environment adds to it.
-pub(in crate::connect) struct Secret {
+pub(in crate::connect) struct DatabaseSecret {
     text: SecretText,
     place: DatabasePlace,
     /// The environment's certificates. The secret may bring its own.
@@ -116,7 +116,7 @@ impl SecretText {
     }
 }
 
-impl Secret {
+impl DatabaseSecret {
     pub(in crate::connect) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
         Self {
             text: SecretText::new(id),
@@ -270,8 +270,8 @@ mod tests {
 
     use super::*;
 
-    fn secret(place: DatabasePlace) -> Secret {
-        Secret::new("night/db".to_owned(), place, None)
+    fn secret(place: DatabasePlace) -> DatabaseSecret {
+        DatabaseSecret::new("night/db".to_owned(), place, None)
     }
 
     fn complete() -> Value {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use super::invoke::{SelfInvoke, failed};
-use super::request::Place;
+use super::request::Arn;
 use super::sdk::CALL_TIMEOUT;
 use crate::chain::NextTick;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl TickSchedule {
     }
 
     async fn send(&self, method: &str, query: &str, body: String) -> Result<String> {
-        let place = Place::of(&self.arn)?;
+        let place = Arn::of(&self.arn)?;
         let host = self.by.requests.endpoint("SCHEDULER", &place).await?;
         let url = format!("{host}/schedules/{}{query}", self.name);
         let headers = [("content-type", "application/json")];
