@@ -53,7 +53,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use tidegate::chain::StartDrain;
-use tidegate::connect::Pooled;
 use tidegate::wake::Waker;
 use tidegate::{Database, Error};
 use tidegate_otel::Telemetry;
@@ -223,22 +222,21 @@ async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
 
 /// Returns a working connection of the pool, soon or not at all. If a function was frozen between two
 /// requests, its connection may be dead. It then gets another one.
-async fn connection(database: &Database) -> Result<Pooled, Error> {
+async fn connection(database: &Database) -> Result<Client, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
     let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;
     if matches!(answer, Ok(Ok(()))) {
         return Ok(client);
     }
-    drop(Pooled::take(client));
+    client.close();
     database.pooled_within(CONNECTION_WAIT).await
 }
 
 /// Opens a transaction that rolls back when dropped, for example when a client disconnects during its
 /// request. The database limits the time of its statements.
-async fn begin(client: &mut Pooled) -> Result<Transaction<'_>, Error> {
+async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
     let stage = "begin";
     let failed = |source| Error::Database { stage, source };
-    let client: &mut Client = client;
     let transaction = client.transaction().await.map_err(failed)?;
     let limit = format!("SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}");
     transaction.batch_execute(&limit).await.map_err(failed)?;

@@ -13,7 +13,6 @@ use tidegate::connect::Transaction;
 use super::callers::Caller;
 use super::problem::Problem;
 use super::{Shared, begin, connection};
-use tidegate::connect::Pooled;
 use tidegate::trace::{self, TraceContext};
 use tidegate::{Database, Error};
 
@@ -71,7 +70,7 @@ impl Posted {
         };
         let committed = trace::within(self.trace.clone(), committed).await;
         if committed.as_ref().is_err_and(Error::is_connection_lost) {
-            drop(Pooled::take(client));
+            client.close();
         }
         committed
     }

@@ -99,7 +99,7 @@ async fn the_rights_of_one_queue_give_nothing_in_the_other() {
     execute(&client, "SET ROLE acme_publish").await;
     execute(&client, "SELECT acme.publish('act', '{\"name\": \"a\"}')").await;
     let theirs = "SELECT globex.publish('act', '{\"name\": \"a\"}')";
-    let refused = client.on_queue().batch_execute(theirs).await.unwrap_err();
+    let refused = client.conn().batch_execute(theirs).await.unwrap_err();
     assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
 }
 

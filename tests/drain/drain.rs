@@ -801,6 +801,46 @@ async fn a_transaction_that_a_handler_leaves_open_is_no_other_events() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_fails_costs_no_connection() {
+    if support::cannot_be_pooled("a pooler's sessions serve one client after another") {
+        return;
+    }
+    let (db, client) = probe().await;
+    for name in ["fails", "fails", "succeeds"] {
+        queue::publish(&client, &act(name).max_attempts(1))
+            .await
+            .unwrap();
+    }
+    let sessions = Arc::new(Mutex::new(HashSet::new()));
+    let seen = sessions.clone();
+    let app = ProbeApp::new(move |call, ctx| {
+        let seen = seen.clone();
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            let session = number(&transaction, "SELECT pg_backend_pid()::bigint").await;
+            seen.lock().unwrap().insert(session);
+            if call.name == "fails" {
+                transaction
+                    .batch_execute("SELECT 1 / 0")
+                    .await
+                    .reject("no")?;
+            }
+            transaction.complete(Done::ok()).await
+        })
+    });
+    let one_connection = DrainOptions {
+        concurrency: 1,
+        ..options()
+    };
+    let database = Database::new(&db.url, 1).unwrap();
+    let report = tidegate::drain(&database, app, &one_connection)
+        .await
+        .unwrap();
+    counted(&report, "completed 1, completed_with_errors 2");
+    assert_eq!(sessions.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn both_handlers_of_an_event_may_have_a_transaction() {
     let (db, client) = probe().await;
     execute(&client, "CREATE TABLE effect (handler text)").await;

@@ -7,7 +7,7 @@ use test_support::probe::{
     Probe, ProbeApp, act, drain, end_of, number, options, probe, probe_database, probe_sessions,
     publish, publish_acts,
 };
-use test_support::{TestDb, counted, execute, wait_until};
+use test_support::{TestDb, cannot_be_pooled, counted, execute, wait_until};
 use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Notify;
@@ -86,6 +86,26 @@ async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_wai
         number(&witness, WAITING).await == 0
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_lent_connection_goes_back_to_its_pool_unless_it_is_closed() {
+    if cannot_be_pooled("a pooler's sessions serve one client after another") {
+        return;
+    }
+    let session = "SELECT pg_backend_pid()::bigint";
+    let db = probe_database().await;
+    let database = Database::new(&db.url, 1).unwrap();
+    for database in [database.with_own_pool().unwrap(), database] {
+        let client = database.pooled().await.unwrap();
+        let first = number(&client, session).await;
+        drop(client);
+        let client = database.pooled().await.unwrap();
+        assert_eq!(number(&client, session).await, first);
+        client.close();
+        let client = database.pooled().await.unwrap();
+        assert_ne!(number(&client, session).await, first);
+    }
 }
 
 // groups

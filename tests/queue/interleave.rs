@@ -81,7 +81,7 @@ async fn cancel(client: &impl Queryable, group: &str) -> UnblockReport {
 /// Ids of the events that the cleanup's sweep ended.
 async fn sweep_events(client: &impl Queryable) -> Vec<i64> {
     let sql = "SELECT expired || abandoned FROM tidegate.sweep_events(0)";
-    client.on_queue().query_one(sql, &[]).await.unwrap().get(0)
+    client.conn().query_one(sql, &[]).await.unwrap().get(0)
 }
 
 /// Without a wait for a lock, which a lease and a sweep never have.
@@ -366,7 +366,7 @@ async fn i5_what_a_handler_writes_behind_a_give_back_of_its_event_changes_nothin
         let given_back = queue::retry(&transaction, worker, &[retry_of(lease)], &[]).await;
         assert_eq!(given_back.unwrap().left, [lease.id]);
         let handler = async {
-            let handling = handling.on_queue();
+            let handling = handling.conn();
             let sent = handling.query_one(sql, &[&lease.id, &lease.token]).await;
             sent.is_ok_and(|row| row.try_get(0).unwrap_or(true))
         };
@@ -379,7 +379,7 @@ async fn i5_what_a_handler_writes_behind_a_give_back_of_its_event_changes_nothin
         let free = "SELECT count(*) FROM tidegate.events WHERE status = 'PENDING' AND attempts = 1 AND progress IS NULL";
         assert_eq!(number(&witness, free).await, 1, "{sql}");
         // What is still held can be written like this.
-        let witness = witness.on_queue();
+        let witness = witness.conn();
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&other.id, &other.token];
         witness.query_one(sql, &values).await.unwrap();
     }
@@ -392,7 +392,7 @@ async fn i5_an_event_that_a_handlers_transaction_is_ending_is_not_given_back() {
     let worker = Uuid::new_v4();
     let held = lease_of(&witness, worker, 3).await;
     let transaction = handling.transaction().await.unwrap();
-    let ends = transaction.on_queue();
+    let ends = transaction.conn();
     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&held[0].id, &held[0].token];
     ends.query_one(OF_A_HANDLER[0], &values).await.unwrap();
     let both = [retry_of(held[0]), retry_of(held[1])];

@@ -127,7 +127,7 @@ pub fn has(object: &Value, fields: &Value) {
 
 /// Runs statements without parameters.
 pub async fn execute(client: &impl Queryable, sql: &str) {
-    let done = client.on_queue().batch_execute(sql).await;
+    let done = client.conn().batch_execute(sql).await;
     done.unwrap_or_else(|error| panic!("{error}: {sql}"));
 }
 

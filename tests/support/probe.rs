@@ -226,13 +226,13 @@ pub fn retry_of(lease: Lease) -> Retried {
 /// Marks all events in leases as started: an event on its last attempt is never started with its lease.
 pub async fn start_leases(client: &impl Queryable) {
     let sql = "UPDATE tidegate.lease SET started_to = upper(ids) - 1";
-    client.on_queue().execute(sql, &[]).await.unwrap();
+    client.conn().execute(sql, &[]).await.unwrap();
 }
 
 /// Leases time out by the database's clock, which a test cannot move: so it is they that are moved.
 pub async fn expire_leases(client: &impl Queryable) {
     let sql = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'";
-    client.on_queue().execute(sql, &[]).await.unwrap();
+    client.conn().execute(sql, &[]).await.unwrap();
 }
 
 /// Breaks what has expired, as a drain does before it walks. Tells how many leases that were.
@@ -245,7 +245,7 @@ pub async fn sweep(client: &impl Queryable) -> u64 {
 pub async fn disorder(client: &impl Queryable) -> Vec<String> {
     let sql = "SELECT 'unordered: ' || u FROM tidegate.unordered_leases() AS u
                UNION ALL SELECT 'unmarked: ' || u FROM tidegate.unmarked_events() AS u";
-    let found = client.on_queue().query(sql, &[]).await.unwrap();
+    let found = client.conn().query(sql, &[]).await.unwrap();
     found.iter().map(|row| row.get(0)).collect()
 }
 

@@ -19,7 +19,7 @@ use tokio_postgres::SimpleQueryStream;
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::connect::{BEGIN, Client, Database, OnQueue, Pooled, Queryable};
+use crate::connect::{BEGIN, Client, Conn, Database, Queryable};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, Publishable};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
@@ -392,7 +392,7 @@ impl Context {
         };
         if let Some(database) = &self.database {
             let client = database.pooled().await.retryable()?;
-            let saved = queue::save_progress(&*client, self.event.lease, &added).await;
+            let saved = queue::save_progress(&client, self.event.lease, &added).await;
             saved.map_err(|error| self.unsaved(error))?;
             client.give_back();
         }
@@ -461,7 +461,7 @@ impl Context {
         let lease = self.event.lease;
         let stored = async {
             let client = database.pooled().await?;
-            queue::report_progress(&*client, lease, handler, part, &note).await
+            queue::report_progress(&client, lease, handler, part, &note).await
         };
         match stored.await {
             Err(lost @ Error::LeaseLost(_)) => Err(self.unsaved(lost)),
@@ -480,22 +480,24 @@ impl Context {
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
-    pub async fn connection(
-        &self,
-    ) -> Result<impl Deref<Target = Client> + Queryable, HandlerError> {
-        self.pooled().await
+    pub async fn connection(&self) -> Result<Client, HandlerError> {
+        let Some(database) = &self.database else {
+            let why = "this test has no database; tidegate::testing::drain_now takes one";
+            return Err(HandlerError::retry("no_database", why));
+        };
+        database.pooled().await.retryable()
     }
 
-    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion. The handler's writes
-    /// and its completion commit together, fenced by the lease, so the writes happen exactly once. Dropped
-    /// without `complete`, the transaction rolls back.
+    /// Opens a transaction whose [`FencedTransaction::complete`] is this handler's completion. The handler's
+    /// writes and its completion commit together, fenced by the lease, so the writes happen exactly once.
+    /// Dropped without `complete`, the transaction rolls back.
     ///
     /// Beyond the handler's own statements, the transaction needs one round trip to the database, at its end.
     /// A result or a follow-up needs a second one.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
-    pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
+    pub async fn transaction(&self) -> Result<FencedTransaction<'_>, HandlerError> {
         // The preceding events of the group must be in the log before this one. Wait for them before the
         // transaction begins: a wait with an open transaction could wait for one of its own locks.
         let mut flushed = self.flushed.progress.clone();
@@ -503,7 +505,7 @@ impl Context {
             .wait_for(|written| self.flushed.is_clear(written))
             .await;
         ahead.map(drop).retryable()?;
-        let client = self.pooled().await?;
+        let mut client = self.connection().await?;
         // Sent without waiting for the answer: it travels with the handler's first statement. If this process
         // freezes or its host vanishes, the transaction ends soon after the handler's limit, and with it the
         // locks that others wait for. If the process ends while a statement waits for a lock, the server
@@ -518,20 +520,12 @@ impl Context {
             "{BEGIN}; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
              SET LOCAL client_connection_check_interval = '5s'"
         );
-        let begun = client.simple_query_raw(&opening).await.retryable()?;
-        Ok(Transaction {
-            client: Some(client),
+        let begun = client.begin(&opening).await.retryable()?;
+        Ok(FencedTransaction {
+            client,
             begun: Box::pin(begun),
             ctx: self,
         })
-    }
-
-    async fn pooled(&self) -> Result<Pooled, HandlerError> {
-        let Some(database) = &self.database else {
-            let why = "this test has no database; tidegate::testing::drain_now takes one";
-            return Err(HandlerError::retry("no_database", why));
-        };
-        database.pooled().await.retryable()
     }
 
     pub(crate) fn begin_handler(
@@ -613,16 +607,16 @@ impl Context {
     }
 }
 
-/// A handler's transaction. Use it like a [`tokio_postgres::Client`] and end it with
-/// [`Transaction::complete`].
-pub struct Transaction<'a> {
-    client: Option<Pooled>,
+/// A handler's transaction, which commits only while the handler holds its event. Use it like a
+/// [`tokio_postgres::Client`] and end it with [`FencedTransaction::complete`].
+pub struct FencedTransaction<'a> {
+    client: Client,
     /// The answer to BEGIN.
     begun: Pin<Box<SimpleQueryStream>>,
     ctx: &'a Context,
 }
 
-impl Transaction<'_> {
+impl FencedTransaction<'_> {
     /// Commits the handler's writes together with its completion. For the last handler of an event, this also
     /// moves the event to the log and publishes the follow-ups. Return the returned value from the handler.
     ///
@@ -638,9 +632,7 @@ impl Transaction<'_> {
         let ended = matches!(committed, Ok(Committed::Event));
         self.ctx.state().commits = ended;
         let committed = committed.map_err(|error| self.ctx.unsaved(error))?;
-        if let Some(client) = self.client.take() {
-            client.give_back();
-        }
+        self.client.give_back();
         if committed == Committed::Event {
             self.ctx.note_completion(0);
         }
@@ -662,7 +654,7 @@ impl Transaction<'_> {
             (end, ends, state.more_to_come)
         };
         let lease = self.ctx.event.lease;
-        let client: &Client = self;
+        let client = &self.client;
         if more_to_come || !ends.iter().all(HandlerEnd::is_final) {
             let added = ending::progress(std::slice::from_ref(&end)).unwrap_or_default();
             queue::save_progress(client, lease, &added).await?;
@@ -689,37 +681,17 @@ impl Transaction<'_> {
     }
 }
 
-impl Deref for Transaction<'_> {
+impl Deref for FencedTransaction<'_> {
     type Target = Client;
 
     fn deref(&self) -> &Client {
-        self.client
-            .as_ref()
-            .expect("the client is held until the transaction ends")
+        &self.client
     }
 }
 
-impl Queryable for Transaction<'_> {
-    fn on_queue(&self) -> OnQueue<'_> {
-        Client::on_queue(self)
-    }
-}
-
-impl Drop for Transaction<'_> {
-    /// Rolls back. If the handler was stopped in the middle of a statement, the connection is still busy with
-    /// it. Such a connection is closed, so the next handler does not wait for it.
-    fn drop(&mut self) {
-        let Some(client) = self.client.take() else {
-            return;
-        };
-        tokio::spawn(async move {
-            let rolled_back =
-                tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
-            match rolled_back {
-                Ok(Ok(())) => client.give_back(),
-                _ => client.abandon().await,
-            }
-        });
+impl Queryable for FencedTransaction<'_> {
+    fn conn(&self) -> Conn<'_> {
+        self.client.conn()
     }
 }
 
@@ -728,9 +700,6 @@ const BUSY_DELAY: Duration = Duration::from_secs(1);
 
 /// How much longer than its handler a transaction may be idle.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
-
-/// A connection that cannot roll back within this time is closed.
-const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

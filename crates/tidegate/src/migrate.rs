@@ -14,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::stored::{Payloads, StoredSettings};
-use crate::connect::{BEGIN, Client, Database, OnQueue, Schema, Transaction};
+use crate::connect::{BEGIN, Client, Conn, Database, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::{Queryable, Redeclared, Targets};
@@ -404,7 +404,7 @@ impl Migrate<'_> {
                 let grant = ROLES.lines().rfind(|line| line.starts_with("GRANT"));
                 let grant = client
                     .client()
-                    .on_queue()
+                    .conn()
                     .schema
                     .written(grant.unwrap_or_default());
                 return Err(Error::Migrate(format!(
@@ -435,7 +435,7 @@ pub(crate) async fn first_row(
     sql: &str,
     values: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<Option<Row>> {
-    let OnQueue { client, schema, .. } = client.on_queue();
+    let Conn { client, schema, .. } = client.conn();
     let rows = client.query_typed(&schema.written(sql), values).await;
     let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
     Ok(rows.into_iter().next())
@@ -478,7 +478,7 @@ fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
 async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
     let sql = "SELECT to_regnamespace('@tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
                       NOT EXISTS (SELECT FROM pg_get_keywords() AS k WHERE k.word = $1 AND k.catcode <> 'U')";
-    let name = client.client().on_queue().schema.name().to_owned();
+    let name = client.client().conn().schema.name().to_owned();
     let Some(row) = first_row(client.client(), sql, &[(&name, Type::TEXT)]).await? else {
         return Ok(());
     };
@@ -542,7 +542,7 @@ async fn apply(
     tables: &Migrations,
     applied: &mut Vec<String>,
 ) -> Result<()> {
-    let schema = client.client().on_queue().schema.clone();
+    let schema = client.client().conn().schema.clone();
     let history = schema.written(tables.history);
     let mut runner = Runner::new(&tables.parsed(&schema)?)
         .set_abort_divergent(true)
@@ -638,7 +638,7 @@ pub(crate) async fn versions(
 ) -> Result<Vec<SchemaVersion>> {
     let mut versions = Vec::new();
     for one in std::iter::once(&QUEUE).chain(tables) {
-        let history = client.on_queue().schema.written(one.history);
+        let history = client.conn().schema.written(one.history);
         versions.push(SchemaVersion {
             found: applied_version(client, &history).await?.unwrap_or(0),
             history,

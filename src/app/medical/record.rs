@@ -61,7 +61,7 @@ pub async fn confirm(
 ) -> Result<Confirmed, Error> {
     let kind = EntityKind::Approval;
     let patient = Patient {
-        client: tx.on_queue(),
+        client: tx.conn(),
         common: Common {
             request_id: &request.request_id,
             patient_id,

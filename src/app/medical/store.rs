@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::connect::{OnQueue, Queryable};
+use tidegate::connect::{Conn, Queryable};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -176,7 +176,7 @@ pub(super) async fn reaches(
 
 /// The patient of a job, inside the job's transaction. It gives access to no other patient.
 pub struct Patient<'a> {
-    pub(super) client: OnQueue<'a>,
+    pub(super) client: Conn<'a>,
     pub(super) common: Common<'a>,
     pub(super) authority: Authority,
 }

@@ -7,7 +7,7 @@
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::{Value, json};
-use tidegate::connect::{OnQueue, Queryable};
+use tidegate::connect::{Conn, Queryable};
 use uuid::Uuid;
 
 use super::authority::{Authority, Who};
@@ -19,7 +19,7 @@ use super::store::{CHANGE, CREATE, EntityRow, Patient};
 use super::value::AccessLevel;
 use super::verdict::{RESULT_LIMIT, fit};
 use tidegate::{
-    Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
+    Context, Done, FencedTransaction, HandlerError, HandlerResult, Handlers, NewEvent, Verdicts,
 };
 
 /// The rules of a kind. A new kind needs them besides its payload.
@@ -59,7 +59,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         ctx.once("call", sent).await?;
         (tx, plan) = prepare(job, ctx).await?;
     }
-    let patient = of(job, tx.on_queue());
+    let patient = of(job, tx.conn());
     let by = (Some(ctx.event_id()), J::KIND);
     patient.write(&CREATE, by, &plan.created).await?;
     patient.write(&CHANGE, by, &plan.changed).await?;
@@ -73,14 +73,14 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
 async fn prepare<'a, J: Transition>(
     job: &J,
     ctx: &'a Context,
-) -> Result<(Transaction<'a>, Plan), HandlerError> {
+) -> Result<(FencedTransaction<'a>, Plan), HandlerError> {
     let tx = ctx.transaction().await?;
-    let plan = job.plan(&of(job, tx.on_queue())).await?;
+    let plan = job.plan(&of(job, tx.conn())).await?;
     Ok((tx, plan))
 }
 
 /// Returns the patient of a job.
-fn of<'a, J: Transition>(job: &'a J, client: OnQueue<'a>) -> Patient<'a> {
+fn of<'a, J: Transition>(job: &'a J, client: Conn<'a>) -> Patient<'a> {
     Patient {
         client,
         common: job.common(),

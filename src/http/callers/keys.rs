@@ -19,7 +19,6 @@ use super::{Known, Scope};
 use crate::http::begin;
 use tidegate::admin::Audit;
 use tidegate::config::parse_duration;
-use tidegate::connect::Pooled;
 use tidegate::queue::{Statement, document, documents, first};
 use tidegate::{Error, statements};
 use tidegate_cli::clap::{self, Args};
@@ -61,7 +60,7 @@ pub(super) type KeyDigest = [u8; 32];
 ///
 /// # Errors
 /// Database errors.
-pub(super) async fn find(client: &mut Pooled, digest: &KeyDigest) -> Result<Option<Known>, Error> {
+pub(super) async fn find(client: &mut Client, digest: &KeyDigest) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
     document(&transaction, &FIND, &[&&digest[..]]).await
 }

@@ -8,6 +8,7 @@
 //! - `settings`: which of these the environment selects;
 //! - `source`: the selected one, what is cached of it, and what happens when the database refuses it;
 //! - `tls`: which certificates are trusted;
+//! - `pool`: the handlers' pool, and when a connection goes back to it;
 //! - `schema`: the queue's schema, and the connections that carry its name.
 //!
 //! [`Database::new`] needs nothing from AWS. [`Database::from_settings`] uses what the environment selects.
@@ -21,19 +22,16 @@
 #[cfg(feature = "aws")]
 mod aws;
 mod login;
+mod pool;
 mod schema;
 mod settings;
 mod source;
 mod tls;
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::Runtime;
-use deadpool::managed::{
-    Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts,
-};
+use deadpool::managed::Pool;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -53,10 +51,10 @@ pub mod requests {
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login, stored_secret};
 use self::login::Login;
+use self::pool::{Lent, NO_TRANSACTION, Opener, POOL_WAIT, pool};
 pub(crate) use self::schema::BEGIN;
-pub use self::schema::{Client, Schema, Transaction};
-#[doc(hidden)]
-pub use self::schema::{OnQueue, Queryable};
+use self::schema::Session;
+pub use self::schema::{Client, Conn, Queryable, Schema, Transaction};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
 use crate::config::{Lookup, check_settings, environment, read_secret_file};
@@ -65,9 +63,6 @@ use crate::error::{Error, Result};
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time that a handler waits for a connection of the pool.
-const POOL_WAIT: Duration = Duration::from_secs(30);
-
 /// Where the database is and how to connect to it. Cheap to clone; clones share one pool.
 #[derive(Clone)]
 pub struct Database {
@@ -75,8 +70,9 @@ pub struct Database {
     pool: Arc<Pool<Opener>>,
     places: Option<Places>,
     schema: Schema,
-    /// Whether a connection goes back to the pool only when its last statement has been answered.
-    awaits_answers: bool,
+    /// What ends a connection's transaction before it goes back to the pool. With this, it goes back only
+    /// when its last statement has been answered.
+    end: Option<&'static str>,
 }
 
 /// The places for sessions outside the pool, and how long to wait for one.
@@ -149,98 +145,6 @@ mod without_aws {
     }
 }
 
-/// How long a connection that comes back to the pool has for its last answer.
-const LAST_ANSWER: Duration = Duration::from_secs(1);
-
-/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. In one
-/// that has failed, this fails.
-const NO_TRANSACTION: &str = "BEGIN; ROLLBACK";
-
-/// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it
-/// returns once its last statement has been answered: a handler may have been stopped in the middle of a
-/// statement that waits for a lock. Nobody else shall wait behind it, so such a statement is cancelled, and
-/// its connection is thrown away. A transaction that a handler has left open is rolled back.
-#[doc(hidden)]
-pub struct Pooled {
-    /// `None` once it is on its way back.
-    lent: Option<Object<Opener>>,
-    awaits_answers: bool,
-}
-
-impl Pooled {
-    /// Takes the connection out of the pool. It is closed when the returned client is dropped.
-    pub fn take(mut self) -> Client {
-        Object::take(self.held())
-    }
-
-    /// Returns the connection to the pool at once. All its statements have been answered.
-    pub(crate) fn give_back(mut self) {
-        self.lent = None;
-    }
-
-    /// Cancels what the connection may still be doing, and throws it away.
-    pub(crate) async fn abandon(mut self) {
-        abandon(self.held()).await;
-    }
-
-    fn held(&mut self) -> Object<Opener> {
-        self.lent
-            .take()
-            .expect("a connection is lent until its end")
-    }
-}
-
-async fn abandon(lent: Object<Opener>) {
-    let pool = Object::pool(&lent);
-    let client = Object::take(lent);
-    let token = client.cancel_token();
-    drop(client);
-    if let Some(pool) = pool {
-        pool.manager().0.cancel(token).await;
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        let Some(lent) = self.lent.take().filter(|_| self.awaits_answers) else {
-            return;
-        };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return drop(Object::take(lent));
-        };
-        runtime.spawn(async move {
-            let answer = tokio::time::timeout(LAST_ANSWER, lent.simple_query(NO_TRANSACTION)).await;
-            if !matches!(answer, Ok(Ok(_))) {
-                abandon(lent).await;
-            }
-        });
-    }
-}
-
-impl Deref for Pooled {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        self.lent
-            .as_ref()
-            .expect("a connection is lent until its end")
-    }
-}
-
-impl Queryable for Pooled {
-    fn on_queue(&self) -> OnQueue<'_> {
-        Client::on_queue(self)
-    }
-}
-
-impl DerefMut for Pooled {
-    fn deref_mut(&mut self) -> &mut Client {
-        self.lent
-            .as_mut()
-            .expect("a connection is lent until its end")
-    }
-}
-
 impl Database {
     /// Creates a database from a `postgres://` URL or a keyword/value string. `pool_size` limits the
     /// connections that handlers may hold at once. A connection is opened only when it is needed. The
@@ -281,13 +185,13 @@ impl Database {
 
     fn of(source: Source, schema: Schema, pool_size: usize) -> Result<Self> {
         let logins = Arc::new(Logins::new(source));
-        let pool = pool(&logins, &schema, pool_size)?;
+        let pool = pool(&logins, pool_size)?;
         Ok(Self {
             logins,
             pool,
             places: None,
             schema,
-            awaits_answers: false,
+            end: None,
         })
     }
 
@@ -314,10 +218,10 @@ impl Database {
     pub fn with_own_pool(&self) -> Result<Self> {
         Ok(Self {
             logins: self.logins.clone(),
-            pool: pool(&self.logins, &self.schema, self.pool.status().max_size)?,
+            pool: pool(&self.logins, self.pool.status().max_size)?,
             places: self.places.clone(),
             schema: self.schema.clone(),
-            awaits_answers: true,
+            end: Some(NO_TRANSACTION),
         })
     }
 
@@ -327,7 +231,7 @@ impl Database {
     /// [`Error::Config`] when the pool cannot be created.
     pub fn with_schema(&self, schema: Schema) -> Result<Self> {
         Ok(Self {
-            pool: pool(&self.logins, &schema, self.pool.status().max_size)?,
+            pool: pool(&self.logins, self.pool.status().max_size)?,
             schema,
             ..self.clone()
         })
@@ -384,7 +288,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::connect`]. [`Error::Connect`] also when no connection is free in time.
-    pub async fn pooled(&self) -> Result<Pooled> {
+    pub async fn pooled(&self) -> Result<Client> {
         self.pooled_within(POOL_WAIT).await
     }
 
@@ -392,20 +296,9 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::pooled`].
-    pub async fn pooled_within(&self, wait: Duration) -> Result<Pooled> {
-        let timeouts = Timeouts {
-            wait: Some(wait),
-            ..self.pool.timeouts()
-        };
-        let lent = self.pool.timeout_get(&timeouts).await;
-        let lent = lent.map(|lent| Pooled {
-            lent: Some(lent),
-            awaits_answers: self.awaits_answers,
-        });
-        lent.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            other => Error::Connect(other.to_string()),
-        })
+    pub async fn pooled_within(&self, wait: Duration) -> Result<Client> {
+        let lent = Lent::by(&self.pool, wait, self.end).await?;
+        Ok(Client::of(Session::Lent(lent), self.schema.clone()))
     }
 }
 
@@ -418,41 +311,6 @@ impl Places {
             limit: self.wait,
         })
     }
-}
-
-/// Opens the pool's connections in the same way as all others.
-struct Opener(Arc<Logins>, Schema);
-
-impl Manager for Opener {
-    type Type = Client;
-    type Error = Error;
-
-    async fn create(&self) -> Result<Client> {
-        let client = self.0.open(&mut None).await?;
-        Ok(Client::new(client, self.1.clone()))
-    }
-
-    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<Error> {
-        if client.is_closed() {
-            return Err(RecycleError::message("closed"));
-        }
-        Ok(())
-    }
-}
-
-fn pool(logins: &Arc<Logins>, schema: &Schema, size: usize) -> Result<Arc<Pool<Opener>>> {
-    let pool = Pool::builder(Opener(logins.clone(), schema.clone()))
-        .max_size(size.max(1))
-        .runtime(Runtime::Tokio1)
-        // Opening has limits of its own, whose errors say what took too long.
-        .timeouts(Timeouts {
-            wait: Some(POOL_WAIT),
-            create: None,
-            recycle: None,
-        })
-        .build();
-    pool.map(Arc::new)
-        .map_err(|error| Error::Config(format!("pool: {error}")))
 }
 
 impl std::fmt::Debug for Database {

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel};
+use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel, SimpleQueryStream};
 
+use super::pool::Lent;
 use crate::config::{Lookup, environment};
 use crate::error::{Error, Result};
 
@@ -114,14 +115,21 @@ impl std::fmt::Debug for Schema {
     }
 }
 
-/// A connection to a database, and the schema of the queue that is meant. Use it like the
+/// A connection to a database, and the schema of the queue that is meant. One's own ends when dropped; one
+/// that is lent from the pool of a [`Database`](super::Database) goes back to it. Use it like the
 /// [`tokio_postgres::Client`] that it is.
 #[derive(Debug)]
 pub struct Client {
-    session: tokio_postgres::Client,
+    session: Session,
     schema: Schema,
     /// Whether each statement of the queue begins a transaction of its own.
     begins: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Session {
+    Own(tokio_postgres::Client),
+    Lent(Lent),
 }
 
 /// How each transaction of the queue begins. A wait for a lock that another transaction has means nothing if
@@ -131,8 +139,12 @@ pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 impl Client {
     /// Takes a connection for the queue of a schema.
     pub fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
+        Self::of(Session::Own(client), schema)
+    }
+
+    pub(super) fn of(session: Session, schema: Schema) -> Self {
         Self {
-            session: client,
+            session,
             schema,
             begins: false,
         }
@@ -144,16 +156,42 @@ impl Client {
         Self { begins, ..self }
     }
 
+    /// Ends the connection, even if it is lent from a pool.
+    pub fn close(mut self) {
+        if let Session::Lent(lent) = &mut self.session {
+            lent.leave();
+        }
+    }
+
+    /// Gives a lent connection back at once. All its statements have been answered.
+    pub(crate) fn give_back(mut self) {
+        if let Session::Lent(lent) = &mut self.session {
+            lent.end = None;
+        }
+    }
+
+    /// Begins a transaction, without waiting for the answer, which rolls back when the connection is dropped.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub(crate) async fn begin(&mut self, begin: &str) -> Result<SimpleQueryStream, Failure> {
+        if let Session::Lent(lent) = &mut self.session {
+            lent.end = Some("ROLLBACK");
+        }
+        self.simple_query_raw(begin).await
+    }
+
     /// Begins a transaction at READ COMMITTED, which rolls back when it is dropped.
     ///
     /// # Errors
     /// When the database fails.
     pub async fn transaction(&mut self) -> Result<Transaction<'_>, Failure> {
-        let begin = self.session.build_transaction();
+        let schema = self.schema.clone();
+        let begin = self.build_transaction();
         let begin = begin.isolation_level(IsolationLevel::ReadCommitted);
         Ok(Transaction {
             transaction: begin.start().await?,
-            schema: self.schema.clone(),
+            schema,
         })
     }
 
@@ -170,7 +208,7 @@ impl Client {
         let begin = format!(
             "{BEGIN} READ ONLY; SET LOCAL jit = off; SET LOCAL IntervalStyle = postgres; {settings}"
         );
-        self.session.batch_execute(&begin).await
+        self.batch_execute(&begin).await
     }
 }
 
@@ -185,13 +223,19 @@ impl Deref for Client {
     type Target = tokio_postgres::Client;
 
     fn deref(&self) -> &Self::Target {
-        &self.session
+        match &self.session {
+            Session::Own(client) => client,
+            Session::Lent(lent) => &lent.client,
+        }
     }
 }
 
 impl DerefMut for Client {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.session
+        match &mut self.session {
+            Session::Own(client) => client,
+            Session::Lent(lent) => &mut lent.client,
+        }
     }
 }
 
@@ -229,14 +273,14 @@ impl<'a> Deref for Transaction<'a> {
 
 /// A connection, perhaps with an open transaction, and the queue that is meant.
 #[derive(Clone, Copy)]
-pub struct OnQueue<'a> {
+pub struct Conn<'a> {
     pub(crate) client: &'a tokio_postgres::Client,
     pub(crate) schema: &'a Schema,
     /// Whether each statement begins a transaction of its own, and ends it.
     pub(crate) begins: bool,
 }
 
-impl Deref for OnQueue<'_> {
+impl Deref for Conn<'_> {
     type Target = tokio_postgres::Client;
 
     fn deref(&self) -> &Self::Target {
@@ -249,14 +293,14 @@ impl Deref for OnQueue<'_> {
 /// [`Schema::on`] names another.
 pub trait Queryable: Sync {
     /// The connection and the queue.
-    fn on_queue(&self) -> OnQueue<'_>;
+    fn conn(&self) -> Conn<'_>;
 }
 
 impl Schema {
     /// Returns a connection or transaction of one's own for the queue of this schema:
     /// `publish(&schema.on(&transaction), &event)`.
-    pub fn on<'a>(&'a self, client: &'a impl GenericClient) -> OnQueue<'a> {
-        OnQueue {
+    pub fn on<'a>(&'a self, client: &'a impl GenericClient) -> Conn<'a> {
+        Conn {
             client: client.client(),
             schema: self,
             begins: false,
@@ -264,35 +308,35 @@ impl Schema {
     }
 }
 
-impl Queryable for OnQueue<'_> {
-    fn on_queue(&self) -> OnQueue<'_> {
+impl Queryable for Conn<'_> {
+    fn conn(&self) -> Conn<'_> {
         *self
     }
 }
 
 impl Queryable for Client {
-    fn on_queue(&self) -> OnQueue<'_> {
-        OnQueue {
+    fn conn(&self) -> Conn<'_> {
+        Conn {
             begins: self.begins,
-            ..self.schema.on(&self.session)
+            ..self.schema.on(&**self)
         }
     }
 }
 
 impl Queryable for Transaction<'_> {
-    fn on_queue(&self) -> OnQueue<'_> {
+    fn conn(&self) -> Conn<'_> {
         self.schema.on(&self.transaction)
     }
 }
 
 impl Queryable for tokio_postgres::Client {
-    fn on_queue(&self) -> OnQueue<'_> {
+    fn conn(&self) -> Conn<'_> {
         Schema::of_process().on(self)
     }
 }
 
 impl Queryable for tokio_postgres::Transaction<'_> {
-    fn on_queue(&self) -> OnQueue<'_> {
+    fn conn(&self) -> Conn<'_> {
         Schema::of_process().on(self)
     }
 }

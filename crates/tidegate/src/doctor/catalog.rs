@@ -108,7 +108,7 @@ pub async fn catalog(client: &mut Client) -> Result<Vec<String>> {
     query(&transaction, &PLAIN_WORDING, &[]).await?;
     let rows = query(&transaction, &CATALOG, &[]).await?;
     transaction.commit().await.map_err(failed)?;
-    let bodies = bodies(client.on_queue().schema);
+    let bodies = bodies(client.conn().schema);
     let lines = rows.iter().map(|row| {
         let (what, mut definition): (&str, String) = (row.get(0), row.get(1));
         if let Some(body) = row.get::<_, Option<&str>>(2) {

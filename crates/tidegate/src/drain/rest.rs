@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::{try_join, try_join3};
 
 use super::{Drain, StopReason};
-use crate::connect::OnQueue;
+use crate::connect::Conn;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::{self, Queryable};
@@ -18,7 +18,7 @@ impl<D: Dispatch> Drain<D> {
     /// answer that does not come in time is not known.
     pub(super) async fn look<T>(
         &mut self,
-        ask: impl AsyncFnOnce(OnQueue<'_>) -> Result<T, Error>,
+        ask: impl AsyncFnOnce(Conn<'_>) -> Result<T, Error>,
     ) -> Option<T> {
         let left = self.limit().saturating_sub(self.budget.elapsed());
         let limit = LOOK.min(left / 2);
@@ -33,9 +33,9 @@ impl<D: Dispatch> Drain<D> {
                     .map_err(Error::at("begin"))
             };
             // One transaction, and not one for each statement.
-            let within = OnQueue {
+            let within = Conn {
                 begins: false,
-                ..client.on_queue()
+                ..client.conn()
             };
             let ((), answer) = try_join(begin, ask(within)).await?;
             let commit = client.batch_execute("COMMIT").await;
@@ -62,7 +62,7 @@ impl<D: Dispatch> Drain<D> {
         // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
         // twentieth of a drain of 200,000 events.
         let most = if is_empty { 0 } else { queue::MOST_LEFT };
-        let first = self.look(async |look: OnQueue<'_>| {
+        let first = self.look(async |look: Conn<'_>| {
             let left = queue::left_to_do(&look, &kinds, most);
             try_join3(queue::backlog(&look), left, queue::wal_position(&look)).await
         });
@@ -73,14 +73,14 @@ impl<D: Dispatch> Drain<D> {
         self.report.oldest_age_ms = Some(backlog.oldest_age_ms);
         self.note_left(left, wal);
         if self.services.calls.has_shut() {
-            let down = self.look(async |look: OnQueue<'_>| queue::services_down(&look).await);
+            let down = self.look(async |look: Conn<'_>| queue::services_down(&look).await);
             self.report.services_down = down.await.unwrap_or_default();
         }
         if backlog.events == 0 {
             self.report.oldest_ready_ms = Some(0);
             return;
         }
-        let second = self.look(async |look: OnQueue<'_>| {
+        let second = self.look(async |look: Conn<'_>| {
             let ready = queue::oldest_ready(&look, &kinds);
             try_join(queue::expiring(&look), ready).await
         });
@@ -90,7 +90,7 @@ impl<D: Dispatch> Drain<D> {
         }
         // Not at the end of a spent budget, because the caller's deadline comes first.
         if is_empty {
-            let others = self.look(async |look: OnQueue<'_>| queue::others(&look, &kinds).await);
+            let others = self.look(async |look: Conn<'_>| queue::others(&look, &kinds).await);
             self.report.unhandled = others.await.unwrap_or_default();
         }
     }

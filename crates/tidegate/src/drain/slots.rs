@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{Drain, DrainReport, StopReason};
 use crate::budget::millis;
 use crate::chain::{Chain, StartDrain};
-use crate::connect::OnQueue;
+use crate::connect::Conn;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::{self, Kept, LeftToDo, Taken};
@@ -165,8 +165,7 @@ impl<D: Dispatch> Drain<D> {
         }
         self.leave_slot().await?;
         let kinds = self.fetcher.all_kinds.clone();
-        let look =
-            async |look: OnQueue<'_>| queue::left_to_do(&look, &kinds, queue::MOST_LEFT).await;
+        let look = async |look: Conn<'_>| queue::left_to_do(&look, &kinds, queue::MOST_LEFT).await;
         let Some(left) = self.look(look).await else {
             return Ok(false);
         };

@@ -83,7 +83,7 @@ impl<'a> Patient<'a> {
 
     /// Runs statements in a transaction of their own, for the queue's schema.
     pub(super) async fn batch(&mut self, sql: &str) -> Result<()> {
-        let sql = self.client.on_queue().schema.written(sql);
+        let sql = self.client.conn().schema.written(sql);
         let done = self.execute(std::iter::once(&*sql)).await;
         done.map(drop)
             .map_err(|error| Error::Migrate(describe(&error)))

@@ -350,7 +350,7 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
 pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
     let script = format!(
         "SELECT {}.complete_held({}, '{}'); COMMIT",
-        client.on_queue().schema.name(),
+        client.conn().schema.name(),
         lease.id,
         lease.token
     );

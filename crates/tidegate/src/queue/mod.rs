@@ -37,7 +37,7 @@ pub use self::slot::*;
 pub use self::statement::Statement;
 pub use self::target::*;
 pub use crate::connect::Queryable;
-use crate::connect::{BEGIN, OnQueue};
+use crate::connect::{BEGIN, Conn};
 use crate::error::{Error, Result};
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
@@ -69,11 +69,11 @@ pub async fn query(
 ) -> Result<Vec<Row>> {
     let types = statement.params.iter().cloned();
     let params: Vec<_> = values.iter().copied().zip(types).collect();
-    let OnQueue {
+    let Conn {
         client,
         schema,
         begins,
-    } = client.on_queue();
+    } = client.conn();
     let text = schema.text(statement.text);
     // On the heap, because each of its callers would hold it.
     let answer = Box::pin(async {
