@@ -608,7 +608,8 @@ impl Context {
 }
 
 /// A handler's transaction, which commits only while the handler holds its event. Use it like a
-/// [`tokio_postgres::Client`] and end it with [`FencedTransaction::complete`].
+/// [`tokio_postgres::Client`] and end it with [`FencedTransaction::complete`]. It has no `commit`, because a
+/// [`Transaction`](crate::Transaction)'s does not look at the lease.
 pub struct FencedTransaction<'a> {
     client: Client,
     /// The answer to BEGIN.
