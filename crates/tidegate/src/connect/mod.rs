@@ -217,11 +217,9 @@ impl Database {
     /// As [`Database::new`].
     pub fn with_own_pool(&self) -> Result<Self> {
         Ok(Self {
-            logins: self.logins.clone(),
             pool: pool(&self.logins, self.pool.status().max_size)?,
-            places: self.places.clone(),
-            schema: self.schema.clone(),
             end: Some(NO_TRANSACTION),
+            ..self.clone()
         })
     }
 

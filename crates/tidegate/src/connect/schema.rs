@@ -329,13 +329,7 @@ impl Queryable for Transaction<'_> {
     }
 }
 
-impl Queryable for tokio_postgres::Client {
-    fn conn(&self) -> Conn<'_> {
-        Schema::of_process().on(self)
-    }
-}
-
-impl Queryable for tokio_postgres::Transaction<'_> {
+impl<T: GenericClient + Sync> Queryable for T {
     fn conn(&self) -> Conn<'_> {
         Schema::of_process().on(self)
     }
