@@ -54,7 +54,9 @@ use self::login::Login;
 use self::pool::{Lent, NO_TRANSACTION, Opener, POOL_WAIT, pool};
 pub(crate) use self::schema::BEGIN;
 use self::schema::Session;
-pub use self::schema::{Client, Conn, Queryable, Schema, Transaction};
+pub use self::schema::{Client, Schema, Transaction};
+#[doc(hidden)]
+pub use self::schema::{Conn, Queryable};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
 use crate::config::{Lookup, check_settings, environment, read_secret_file};
