@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
 use tidegate::NewEvent;
-use tidegate_console::server::{Shares, is_for_this_machine, limited, logged};
+use tidegate_console::server::{FairQuota, is_for_this_machine, limited, logged};
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.
@@ -70,7 +70,7 @@ pub(super) fn around(routes: Router) -> Router {
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
     routes: OpenApiRouter<S>,
 ) -> OpenApiRouter<S> {
-    routes.layer(from_fn_with_state(Shares::new(IN_FLIGHT), in_a_place))
+    routes.layer(from_fn_with_state(FairQuota::new(IN_FLIGHT), in_a_place))
 }
 
 /// Prevents caching of answers, because they are about patients and change.
@@ -83,7 +83,7 @@ pub(super) fn uncached<S: Clone + Send + Sync + 'static>(
 
 /// A body takes memory as it arrives, so it is received at a place.
 async fn in_a_place(
-    State(places): State<Shares<()>>,
+    State(places): State<FairQuota<()>>,
     request: Request,
     next: Next,
 ) -> Result<Response<Body>, Problem> {

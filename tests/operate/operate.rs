@@ -15,8 +15,8 @@ use test_support::{
     wait_for_a_lock, wait_until, words,
 };
 use tidegate::admin::{
-    Audit, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    ResumeRequest, RetireRequest, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
+    Audit, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, ResumeRequest,
+    RetireRequest, TimeArg, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Payloads, StoredSettings};
@@ -46,7 +46,7 @@ fn by_ids(ids: &[i64]) -> ReplayRequest {
 fn last_hour() -> ReplayRequest {
     ReplayRequest {
         ids: None,
-        since: Some(Moment::Ago(Duration::from_hours(1))),
+        since: Some(TimeArg::Ago(Duration::from_hours(1))),
         ..by_ids(&[])
     }
 }
@@ -184,7 +184,7 @@ async fn f5_a_filter_takes_what_ended_in_its_window_by_kind_and_status() {
     }
     let noon = SystemTime::UNIX_EPOCH + Duration::from_hours(491_628);
     let before_noon = |minutes| {
-        Some(Moment::At(
+        Some(TimeArg::At(
             noon.checked_sub(Duration::from_mins(minutes)).unwrap(),
         ))
     };
@@ -1230,7 +1230,7 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
     ),
     (|r| (r.since, r.until) = (None, r.since), "since: "),
     (
-        |r| r.until = Some(Moment::Ago(Duration::from_hours(24))),
+        |r| r.until = Some(TimeArg::Ago(Duration::from_hours(24))),
         "until: ",
     ),
     (

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::{Form, extract::Query};
-use tidegate::admin::{Moment, parse_moment};
+use tidegate::admin::{TimeArg, parse_time_arg};
 use tidegate::config::parse_duration;
 
 use crate::link::Base;
@@ -82,8 +82,8 @@ impl FormFields {
     }
 
     /// As [`FormFields::number`], for a time or a duration that means "ago".
-    pub(crate) fn moment(&self, name: &str) -> Result<Option<Moment>, Problem> {
-        self.read(name, parse_moment)
+    pub(crate) fn moment(&self, name: &str) -> Result<Option<TimeArg>, Problem> {
+        self.read(name, parse_time_arg)
     }
 
     fn read<T>(

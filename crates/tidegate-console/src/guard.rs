@@ -19,7 +19,7 @@ use tracing::Span;
 
 use crate::page;
 use crate::problem::Problem;
-use crate::server::{Shares, host, is_this_machine, without_port};
+use crate::server::{FairQuota, host, is_this_machine, without_port};
 use crate::settings::Settings;
 use crate::shared::ConsoleState;
 use crate::who::{Given, Identity, Refusal};
@@ -69,8 +69,8 @@ pub(crate) struct Guard {
     pub shared: Arc<ConsoleState>,
     pub pace: Arc<Pace>,
     /// The requests at work, of all people and of each.
-    pub places: Shares<()>,
-    pub people: Shares<String>,
+    pub places: FairQuota<()>,
+    pub people: FairQuota<String>,
 }
 
 /// Passes on the requests of known people, with the person's identity. Strangers take no place.

@@ -275,7 +275,8 @@ pub(crate) fn reason() -> Markup {
     }
 }
 
-/// The id of the list with the values that are suggested for a field: see [`Desk::kinds`](crate::desk::Desk).
+/// The id of the list with the values that are suggested for a field: see
+/// [`RequestContext::kinds`](crate::context::RequestContext).
 pub(crate) fn suggestions(name: &str) -> Option<&'static str> {
     (name == "kind").then_some("kinds")
 }

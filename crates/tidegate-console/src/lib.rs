@@ -27,12 +27,12 @@
 //!
 //! # Layout
 //!
-//! - `guard`, `who`, `surround`: the checks and limits of every request, authentication, headers.
+//! - `guard`, `who`, `middleware`: the checks and limits of every request, authentication, headers.
 //! - `screens`: the pages, one file each.
-//! - `acts`: the actions, which are verbs of the command line, and their fields. `offer`: their forms.
-//!   `report`: what a dry run returns.
+//! - `actions`: the actions, which are verbs of the command line, and their fields. `action_forms`: their
+//!   forms. `report`: what a dry run returns.
 //! - `page`, `html`, `chart`, `json`: the parts of pages.
-//! - `desk`, `form`: the context and the fields of a request.
+//! - `context`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
 //!   settings, state.
@@ -42,11 +42,12 @@
 //! Every page and every action works without JavaScript. htmx only renews the part of a page that changes.
 //! Each action checks the person's rights again, whatever the page offered.
 
-mod acts;
+mod action_forms;
+mod actions;
 mod asset;
 mod chart;
 mod checkup;
-mod desk;
+mod context;
 mod flash;
 mod form;
 #[cfg(feature = "lambda")]
@@ -56,7 +57,7 @@ mod html;
 mod link;
 mod login;
 mod metrics;
-mod offer;
+mod middleware;
 mod options;
 mod page;
 mod problem;
@@ -65,7 +66,6 @@ mod screens;
 pub mod server;
 mod settings;
 mod shared;
-mod surround;
 mod verb;
 mod who;
 
@@ -76,8 +76,8 @@ use axum::routing::get;
 use tidegate::program::Service;
 
 pub use link::Base;
+pub use middleware::serve;
 pub use settings::{Instance, Settings};
-pub use surround::serve;
 pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity};
 
@@ -87,11 +87,11 @@ use shared::ConsoleState;
 /// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(ConsoleState::new(service, settings));
-    let pages = surround::guarded(screens::pages(&shared), &shared);
+    let pages = middleware::guarded(screens::pages(&shared), &shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))
         .route("/login", get(login::login))
         .with_state(shared.clone());
     let alive = Router::new().route("/healthz", get(|| async { "ok\n" }));
-    surround::around(pages.merge(open), &shared).merge(alive)
+    middleware::around(pages.merge(open), &shared).merge(alive)
 }

@@ -5,7 +5,7 @@ use axum::response::IntoResponse;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::asset::{CODE, HTMX, ICON, STYLE};
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::flash;
 use crate::link::Base;
 use crate::problem::{Answered, Problem};
@@ -78,14 +78,14 @@ impl Page {
 
     /// The answer to a request.
     #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
-    pub(crate) fn answer(self, desk: &Desk) -> Answered {
-        if desk.is_part && self.renews {
+    pub(crate) fn answer(self, ctx: &RequestContext) -> Answered {
+        if ctx.is_part && self.renews {
             let said = html! { p #said hx-swap-oob="true" { (self.said) } };
-            return Ok(html! { (self.part(desk)) (said) }.into_response());
+            return Ok(html! { (self.part(ctx)) (said) }.into_response());
         }
-        let mut response = self.whole(desk).into_response();
-        if desk.done.is_some()
-            && let Some(cookie) = flash::forgotten(&desk.shared.settings)
+        let mut response = self.whole(ctx).into_response();
+        if ctx.done.is_some()
+            && let Some(cookie) = flash::forgotten(&ctx.shared.settings)
         {
             response.headers_mut().append(SET_COOKIE, cookie);
         }
@@ -93,15 +93,15 @@ impl Page {
     }
 
     /// The part that is renewed.
-    fn part(&self, desk: &Desk) -> Markup {
+    fn part(&self, ctx: &RequestContext) -> Markup {
         html! {
-            div #live hx-get=[self.renews.then_some(&desk.address)] hx-trigger=[self.renews.then_some("tick from:body")]
+            div #live hx-get=[self.renews.then_some(&ctx.address)] hx-trigger=[self.renews.then_some("tick from:body")]
                 hx-swap=[self.renews.then_some("outerHTML")] { (self.body) }
         }
     }
 
-    fn whole(&self, desk: &Desk) -> Markup {
-        let settings = &desk.shared.settings;
+    fn whole(&self, ctx: &RequestContext) -> Markup {
+        let settings = &ctx.shared.settings;
         let inside = html! {
             div.title {
                 h1 { (self.title) }
@@ -109,17 +109,17 @@ impl Page {
                     button #pulse.quiet type="button" hidden aria-pressed="true" { "Refresh every 5 s" }
                 }
             }
-            @if let Some(done) = &desk.done {
+            @if let Some(done) = &ctx.done {
                 p.done role="status" { span.sign aria-hidden="true" { "✓" } " " (done) }
             }
             (self.fixed)
-            (self.part(desk))
+            (self.part(ctx))
             (command(&self.command))
         };
         let person = html! {
-            span { "Signed in as " strong { bdi { (desk.who.name) } } }
-            span { @if desk.may_act() { "may act" } @else { "read only" } }
-            span { "database " bdi { (desk.rights.database) } " as " bdi { (desk.rights.user) } }
+            span { "Signed in as " strong { bdi { (ctx.who.name) } } }
+            span { @if ctx.may_act() { "may act" } @else { "read only" } }
+            span { "database " bdi { (ctx.rights.database) } " as " bdi { (ctx.rights.user) } }
         };
         frame(settings, &self.title, Some(self.place), &inside, &person)
     }

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 use tidegate::admin::schema::{self, Words};
 
-use crate::acts::title;
+use crate::actions::title;
 use crate::html::{event, field, named, number, short, table, text, time};
 use crate::link::Base;
 

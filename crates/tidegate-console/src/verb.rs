@@ -12,9 +12,9 @@ use tidegate::program::stop_signal;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
+use crate::middleware::serve;
 use crate::options::Options;
 use crate::router;
-use crate::surround::serve;
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///

@@ -84,10 +84,10 @@
 //!   taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
 //! - Operating: `admin` (what operators request, a file for each verb, and their list; `admin::invocation` is
 //!   the format of Lambda and of `--json`), `admin::views` (views that read a bounded number of rows),
-//!   `moment` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
+//!   `time_arg` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
 //!   drains share with these).
-//! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
-//!   `sealing` and `seal` (encrypted payloads and their keys).
+//! - Storing: `retention` (how finished events leave the log) and `cleanup_run` (how a cleanup runs its
+//!   steps), `sealing` and `seal` (encrypted payloads and their keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
@@ -100,6 +100,7 @@ mod batch;
 mod budget;
 #[doc(hidden)]
 pub mod chain;
+mod cleanup_run;
 pub mod config;
 pub mod connect;
 mod context;
@@ -125,7 +126,6 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod sealing;
 mod status;
-mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
@@ -138,18 +138,17 @@ pub mod admin;
 #[cfg(feature = "admin")]
 pub mod doctor;
 #[cfg(feature = "admin")]
-#[cfg(feature = "admin")]
 pub mod intake;
 #[cfg(feature = "admin")]
 pub mod logs;
 #[cfg(feature = "admin")]
 pub mod metrics;
 #[cfg(feature = "admin")]
-mod moment;
-#[cfg(feature = "admin")]
 pub mod prometheus;
 #[cfg(feature = "admin")]
 pub mod retention;
+#[cfg(feature = "admin")]
+mod time_arg;
 #[cfg(feature = "admin")]
 pub mod wake;
 

@@ -74,7 +74,7 @@ impl Metrics {
 
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
     /// the rest of the queue is unknown, and no successful drain is counted (B9).
-    pub fn of_drain(
+    pub fn render_drain(
         &self,
         report: &DrainReport,
         figures: &Figures,
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn b9_b13_c13_a_drain_is_one_line_whose_metrics_all_have_values() {
-        let lines = queue(false).of_drain(
+        let lines = queue(false).render_drain(
             &report(),
             &figures(250),
             true,
@@ -337,7 +337,8 @@ mod tests {
             leased: 9,
             ..DrainReport::default()
         };
-        let line = parsed(&queue(false).of_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
+        let line =
+            parsed(&queue(false).render_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
         assert_eq!(
             (&line["Drains"], &line["DrainsFailed"]),
             (&json!(0), &json!(1))
@@ -367,7 +368,7 @@ mod tests {
                 starts_failed,
                 ..report()
             };
-            parsed(&queue(false).of_drain(&report, &figures(0), true, UNIX_EPOCH)[0])
+            parsed(&queue(false).render_drain(&report, &figures(0), true, UNIX_EPOCH)[0])
         };
         assert_eq!(line(2)["StartsFailed"], 2);
         assert!(line(0).get("StartsFailed").is_none());
@@ -379,9 +380,9 @@ mod tests {
             still_running: 2,
             ..report()
         };
-        let line = parsed(&queue(false).of_drain(&spoiled, &figures(1), true, UNIX_EPOCH)[0]);
+        let line = parsed(&queue(false).render_drain(&spoiled, &figures(1), true, UNIX_EPOCH)[0]);
         assert_eq!(line["StillRunning"], 2);
-        let line = parsed(&queue(false).of_drain(&report(), &figures(1), true, UNIX_EPOCH)[0]);
+        let line = parsed(&queue(false).render_drain(&report(), &figures(1), true, UNIX_EPOCH)[0]);
         assert!(line.get("StillRunning").is_none());
     }
 
@@ -391,7 +392,8 @@ mod tests {
             leased: 9,
             ..report()
         };
-        let line = parsed(&queue(false).of_drain(&unbalanced, &figures(1), true, UNIX_EPOCH)[0]);
+        let line =
+            parsed(&queue(false).render_drain(&unbalanced, &figures(1), true, UNIX_EPOCH)[0]);
         assert_eq!(line["ReportBroken"], 1);
     }
 
@@ -405,7 +407,7 @@ mod tests {
             services_down: ["open", "probing", "paused"].map(named).into(),
             ..report()
         };
-        let line = parsed(&queue(false).of_drain(&met, &figures(0), true, UNIX_EPOCH)[0]);
+        let line = parsed(&queue(false).render_drain(&met, &figures(0), true, UNIX_EPOCH)[0]);
         assert_eq!(line["ServicesDown"], 2);
     }
 
@@ -420,7 +422,7 @@ mod tests {
             .into(),
             ..report()
         };
-        let drain = |by_kind| queue(by_kind).of_drain(&made, &figures(0), true, UNIX_EPOCH);
+        let drain = |by_kind| queue(by_kind).render_drain(&made, &figures(0), true, UNIX_EPOCH);
         assert_eq!(drain(false).len(), 1);
         let lines = drain(true);
         assert_eq!(parsed(&lines[0])["Services"]["ship"], calls);
@@ -439,7 +441,7 @@ mod tests {
 
     #[test]
     fn kinds_have_metrics_of_their_own_when_asked_for() {
-        let lines = queue(true).of_drain(&report(), &figures(2), true, UNIX_EPOCH);
+        let lines = queue(true).render_drain(&report(), &figures(2), true, UNIX_EPOCH);
         assert_eq!(lines.len(), 2);
         let line = parsed(&lines[1]);
         assert_eq!(

@@ -14,11 +14,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::stored::{Payloads, StoredSettings};
+use crate::cleanup_run::make_partitions;
 use crate::connect::{BEGIN, Client, Conn, Database, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::{Queryable, Redeclared, Targets};
-use crate::steps::make_partitions;
 use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::budget::millis;
+pub use crate::cleanup_run::make_partitions;
+use crate::cleanup_run::{Halt, Steps};
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::drain::lines::EventLines;
 use crate::error::{Error, Result};
 use crate::queue::retention::Cleaned;
 pub use crate::queue::retention::DroppedPartition;
-pub use crate::steps::make_partitions;
-use crate::steps::{Halt, Steps};
 
 /// How to clean up.
 #[derive(Debug, Clone, PartialEq, Eq)]

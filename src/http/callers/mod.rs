@@ -36,7 +36,7 @@ use super::{CONNECTION_WAIT, connection, limits};
 use claims::ClaimNames;
 use keys::KeyDigest;
 use tidegate::{Database, Error, Lookup};
-use tidegate_console::server::{Peer, Refusals, Shares};
+use tidegate_console::server::{FairQuota, Peer, Refusals};
 
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
@@ -154,9 +154,9 @@ pub struct Access {
     /// Whether the IAM identity that has signed the request is looked up.
     iam: bool,
     /// The requests of each client.
-    at_work: Shares<Uuid>,
+    at_work: FairQuota<Uuid>,
     /// The look-ups of credentials by address, but for those that were good before.
-    look_ups: Shares<Option<IpAddr>>,
+    look_ups: FairQuota<Option<IpAddr>>,
     /// The clients of credentials that were good when they were last looked up.
     good: Arc<Mutex<BTreeMap<KeyDigest, Uuid>>>,
     refusals: Refusals,
@@ -171,8 +171,8 @@ impl Access {
             keys: false,
             claims: None,
             iam: false,
-            at_work: Shares::new(IN_FLIGHT_OF_ONE),
-            look_ups: Shares::new(LOOK_UPS_OF_ONE),
+            at_work: FairQuota::new(IN_FLIGHT_OF_ONE),
+            look_ups: FairQuota::new(LOOK_UPS_OF_ONE),
             good: Arc::default(),
             refusals: Refusals::default(),
         }

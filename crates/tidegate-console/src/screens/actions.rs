@@ -5,43 +5,47 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Map;
-use tidegate::admin::Moment;
+use tidegate::admin::TimeArg;
 use tidegate_cli::Answer;
 
 use super::forget;
-use crate::acts::{Action, Intent, done};
-use crate::desk::Desk;
+use crate::action_forms;
+use crate::actions::{Action, Intent, done};
+use crate::context::RequestContext;
 use crate::form::{FormBody, FormFields, Params};
-use crate::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 use crate::report;
 
-pub(super) async fn index(desk: Desk) -> Answered {
-    desk.permitted()?;
+pub(super) async fn index(ctx: RequestContext) -> Answered {
+    ctx.permitted()?;
     let body = html! {
         dl.facts { @for action in Action::all() {
-            div { dt { a href=(desk.base().of("/actions", action.name())) { (action.title()) } } dd { (action.explains(None)) } }
+            div { dt { a href=(ctx.base().of("/actions", action.name())) { (action.title()) } } dd { (action.explains(None)) } }
         } }
     };
-    Page::new("/events", "Actions", "tidegate help", body).answer(&desk)
+    Page::new("/events", "Actions", "tidegate help", body).answer(&ctx)
 }
 
-pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Params) -> Answered {
-    desk.permitted()?;
+pub(super) async fn show(
+    ctx: RequestContext,
+    Path(verb): Path<String>,
+    Params(query): Params,
+) -> Answered {
+    ctx.permitted()?;
     if verb == forget::VERB {
-        return forget::show(&desk);
+        return forget::show(&ctx);
     }
     let action = Action::named(&verb).ok_or_else(Problem::not_found)?;
     if !action.is_tried_before() {
         let fields = html! { @for field in action.fields() { (field.input(&query)) } };
-        let body = offer::form(&desk, &verb, &action.title(), &[], &fields);
+        let body = action_forms::form(&ctx, &verb, &action.title(), &[], &fields);
         let command = action.command(&query, "");
         let page = Page::new("/events", action.title(), command, body);
-        return page.fixed(desk.kinds().await?).answer(&desk);
+        return page.fixed(ctx.kinds().await?).answer(&ctx);
     }
     let is_filled = action.fields().any(|field| query.is_set(&field.name()));
-    let body = match dry_run(&desk, action, &query).await {
+    let body = match dry_run(&ctx, action, &query).await {
         Ok(body) => body,
         Err(problem) if problem.is_invalid() && is_filled => {
             html! { p.problem { bdi { (problem.text) } } }
@@ -51,17 +55,17 @@ pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Pa
         }
         Err(problem) => return Err(problem),
     };
-    let kinds = desk.kinds().await?;
+    let kinds = ctx.kinds().await?;
     let command = action.command(&query, " --dry-run --reason 'a look'");
     Page::new("/events", action.title(), command, body)
-        .fixed(html! { (filters(&desk, action, &query)) (kinds) })
-        .answer(&desk)
+        .fixed(html! { (filters(&ctx, action, &query)) (kinds) })
+        .answer(&ctx)
 }
 
-fn filters(desk: &Desk, action: Action, query: &FormFields) -> Markup {
+fn filters(ctx: &RequestContext, action: Action, query: &FormFields) -> Markup {
     html! {
         p { (action.explains(None)) }
-        search { form.filters method="get" action=(desk.base().of("/actions", action.name())) {
+        search { form.filters method="get" action=(ctx.base().of("/actions", action.name())) {
             @for field in action.fields().filter(|field| !field.is_id()) { (field.input(query)) }
             button.primary { "Dry run" }
         } }
@@ -73,7 +77,7 @@ fn fixed(action: Action, query: &FormFields) -> Result<FormFields, Problem> {
     let mut fixed = query.clone();
     for field in action.fields().filter(|field| field.is_moment()) {
         let name = field.name();
-        if let Some(Moment::Ago(ago)) = query.moment(&name)?
+        if let Some(TimeArg::Ago(ago)) = query.moment(&name)?
             && let Some(at) = std::time::SystemTime::now().checked_sub(ago)
         {
             let at = humantime::format_rfc3339_nanos(at);
@@ -83,17 +87,26 @@ fn fixed(action: Action, query: &FormFields) -> Result<FormFields, Problem> {
     Ok(fixed)
 }
 
-async fn dry_run(desk: &Desk, action: Action, query: &FormFields) -> Result<Markup, Problem> {
+async fn dry_run(
+    ctx: &RequestContext,
+    action: Action,
+    query: &FormFields,
+) -> Result<Markup, Problem> {
     let query = fixed(action, query)?;
-    let request = action.request(desk, &query, Intent::DryRun)?;
-    let tried = tidegate_cli::answer(desk.service(), &request).await?;
+    let request = action.request(ctx, &query, Intent::DryRun)?;
+    let tried = tidegate_cli::answer(ctx.service(), &request).await?;
     Ok(html! {
-        (report::shown(desk.base(), &tried.document()))
-        (confirmation(desk, action, &query, &tried))
+        (report::shown(ctx.base(), &tried.document()))
+        (confirmation(ctx, action, &query, &tried))
     })
 }
 
-fn confirmation(desk: &Desk, action: Action, fields: &FormFields, tried: &Answer) -> Markup {
+fn confirmation(
+    ctx: &RequestContext,
+    action: Action,
+    fields: &FormFields,
+    tried: &Answer,
+) -> Markup {
     let report = tried.document();
     let kinds = report["kinds"].as_object();
     if kinds.is_none_or(Map::is_empty) || report["refused"].is_string() {
@@ -105,8 +118,8 @@ fn confirmation(desk: &Desk, action: Action, fields: &FormFields, tried: &Answer
     let carried = action
         .fields()
         .flat_map(|field| fields.pairs(&field.name()));
-    offer::Confirmation {
-        to: desk.base().of("/actions", action.name()),
+    action_forms::Confirmation {
+        to: ctx.base().of("/actions", action.name()),
         what: format!("{} these events", action.title()),
         fields: carried.collect(),
         digest,
@@ -119,33 +132,33 @@ fn confirmation(desk: &Desk, action: Action, fields: &FormFields, tried: &Answer
 
 /// Does what the dry run has shown, or nothing.
 pub(super) async fn confirm(
-    desk: Desk,
+    ctx: RequestContext,
     Path(verb): Path<String>,
     FormBody(sent): FormBody,
 ) -> Answered {
-    desk.permitted()?;
+    ctx.permitted()?;
     if verb == forget::VERB {
-        return forget::send(desk, sent).await;
+        return forget::send(ctx, sent).await;
     }
     let action = Action::named(&verb).filter(|action| action.is_tried_before());
     let action = action.ok_or_else(Problem::not_found)?;
     let intent = Intent::As(sent.needed("digest")?);
-    let answer = done(&desk, &action.request(&desk, &sent, intent)?).await?;
+    let answer = done(&ctx, &action.request(&ctx, &sent, intent)?).await?;
     let kind = sent.text("kind").unwrap_or_default();
-    let to = desk.base().to("/events").with("kind", kind);
-    desk.lead(to.as_str(), answer.text())
+    let to = ctx.base().to("/events").with("kind", kind);
+    ctx.lead(to.as_str(), answer.text())
 }
 
 /// Does something with what the form names.
 pub(super) async fn act(
-    desk: Desk,
+    ctx: RequestContext,
     Path(verb): Path<String>,
     FormBody(sent): FormBody,
 ) -> Answered {
-    desk.permitted()?;
+    ctx.permitted()?;
     let action = Action::named(&verb).filter(|action| action.name() != forget::VERB);
     let action = action.ok_or_else(Problem::not_found)?;
-    let answer = done(&desk, &action.request(&desk, &sent, Intent::Direct)?).await?;
-    let to = sent.back(desk.base(), "/");
-    desk.lead(&to, answer.text())
+    let answer = done(&ctx, &action.request(&ctx, &sent, Intent::Direct)?).await?;
+    let to = sent.back(ctx.base(), "/");
+    ctx.lead(&to, answer.text())
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::AuditRequest;
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::{FormFields, Params};
 use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
@@ -14,28 +14,28 @@ use crate::problem::Answered;
 /// The entries on a page.
 const LISTED: u32 = 50;
 
-pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
+pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answered {
     let request = AuditRequest {
         before: wanted.number("before")?,
         actor: wanted.owned("actor"),
         action: wanted.owned("action"),
         limit: LISTED,
     };
-    let entries = desk.service().audit(&request).await?;
+    let entries = ctx.service().audit(&request).await?;
     let next = entries.last().filter(|_| entries.len() == LISTED as usize);
     let next = next.and_then(|entry| entry["id"].as_i64());
     let body = html! {
-        @if entries.is_empty() { (empty("No entry matches.")) } @else { (list(desk.base(), &entries)) }
+        @if entries.is_empty() { (empty("No entry matches.")) } @else { (list(ctx.base(), &entries)) }
         nav.pages aria-label="Pages" {
-            @if let Some(next) = next { a rel="next" href=(page(desk.base(), &wanted).with("before", &next.to_string())) { "Older →" } }
+            @if let Some(next) = next { a rel="next" href=(page(ctx.base(), &wanted).with("before", &next.to_string())) { "Older →" } }
         }
     };
     // The command line has no verb for the audit.
     let command =
         "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
     Page::new("/audit", "Audit", command, body)
-        .fixed(filters(desk.base(), &wanted))
-        .answer(&desk)
+        .fixed(filters(ctx.base(), &wanted))
+        .answer(&ctx)
 }
 
 fn page(base: &Base, wanted: &FormFields) -> crate::link::Link {

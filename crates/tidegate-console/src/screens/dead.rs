@@ -1,10 +1,10 @@
 //! Dead letters by kind and error code, with links to replay them.
 
 use maud::{Markup, html};
-use tidegate::admin::{Cause, FailuresReport, FailuresRequest, parse_moment};
+use tidegate::admin::{Cause, FailuresReport, FailuresRequest, parse_time_arg};
 use tidegate_cli::quoted;
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::Params;
 use crate::html::{
     empty, event, input, line, named, number, select, short, status, table, time_of,
@@ -24,21 +24,21 @@ const SPANS: [(&str, &str, &str); 4] = [
 /// The most causes on the page.
 const LISTED: u32 = 200;
 
-pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
     let span = SPANS
         .iter()
         .find(|(name, ..)| request.text("span") == Some(name));
     let (span, _, since) = *span.unwrap_or(&SPANS[0]);
     let kind = request.text("kind");
     let wanted = FailuresRequest {
-        since: Some(parse_moment(since).map_err(Problem::invalid)?),
+        since: Some(parse_time_arg(since).map_err(Problem::invalid)?),
         kind: kind.map(str::to_owned),
         limit: Some(LISTED),
         ..FailuresRequest::default()
     };
-    let (report, kinds) = tokio::try_join!(desk.service().run(&wanted), desk.kinds())?;
+    let (report, kinds) = tokio::try_join!(ctx.service().run(&wanted), ctx.kinds())?;
     let body = html! {
-        @if report.failures.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &report)) }
+        @if report.failures.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&ctx, &report)) }
         @if report.limit_reached { p.note { "These are the " (LISTED) " most frequent causes; there are more." } }
     };
     let of_kind = kind.map(|kind| format!(" --kind {}", quoted(kind)));
@@ -52,9 +52,9 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         number(report.rejected)
     );
     let page = Page::new("/dead", "Dead letters", command, body);
-    page.fixed(html! { (filters(desk.base(), kind, span)) (kinds) p { (said) } })
+    page.fixed(html! { (filters(ctx.base(), kind, span)) (kinds) p { (said) } })
         .renewing(said)
-        .answer(&desk)
+        .answer(&ctx)
 }
 
 fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
@@ -68,8 +68,8 @@ fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
     }
 }
 
-fn list(desk: &Desk, report: &FailuresReport) -> Markup {
-    let base = desk.base();
+fn list(ctx: &RequestContext, report: &FailuresReport) -> Markup {
+    let base = ctx.base();
     // A name in brackets stands for several.
     let only = |name: &str| (!name.starts_with('(')).then(|| name.to_owned());
     let of = |page: Link, cause: &Cause| {
@@ -88,7 +88,7 @@ fn list(desk: &Desk, report: &FailuresReport) -> Markup {
         td "Error code" { code { (code(cause)) } }
         n "Events" { (number(cause.events)) }
         line "Message" { (line(cause.message.as_deref())) }
-        td "Act" if (desk.may_act()) { a.button href=(of(base.to("/actions/replay"), cause)) { "Replay …" } }
+        td "Act" if (ctx.may_act()) { a.button href=(of(base.to("/actions/replay"), cause)) { "Replay …" } }
         td "Last" { (time_of(Some(&cause.last))) }
         td "First" { (time_of(Some(&cause.first))) }
         td "Example" { (event(base, &cause.example.into())) }

@@ -6,15 +6,15 @@ use tidegate::admin::DoctorRequest;
 use tidegate::doctor::{DoctorReport, State as Judged};
 
 use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::html::{chip, instant, table};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Answered {
-    let seen = look(&desk, false).await;
+pub(super) async fn show(ctx: RequestContext) -> Answered {
+    let seen = look(&ctx, false).await;
     let body = html! {
-        (progress(&desk, &seen))
+        (progress(&ctx, &seen))
         @if let Some(last) = &seen.last {
             @match &last.result {
                 Ok(report) => (checks(report)),
@@ -29,38 +29,38 @@ pub(super) async fn show(desk: Desk) -> Answered {
     };
     Page::new("/doctor", "Doctor", "tidegate doctor", body)
         .renewing(said)
-        .answer(&desk)
+        .answer(&ctx)
 }
 
 /// Starts another run. The checks only read, so everybody may start them.
-pub(super) async fn run(desk: Desk) -> Response {
-    look(&desk, true).await;
-    Redirect::to(desk.base().to("/doctor").as_str()).into_response()
+pub(super) async fn run(ctx: RequestContext) -> Response {
+    look(&ctx, true).await;
+    Redirect::to(ctx.base().to("/doctor").as_str()).into_response()
 }
 
-async fn look(desk: &Desk, is_requested: bool) -> Seen {
-    let shared = desk.shared.clone();
+async fn look(ctx: &RequestContext, is_requested: bool) -> Seen {
+    let shared = ctx.shared.clone();
     let patience = if shared.settings.is_frozen_between {
         PATIENCE_IF_FROZEN
     } else {
         PATIENCE
     };
     let examine = async move { shared.service.run(&DoctorRequest {}).await };
-    desk.shared
+    ctx.shared
         .checkup
         .look(is_requested, patience, examine)
         .await
 }
 
-fn progress(desk: &Desk, seen: &Seen) -> Markup {
-    let page = desk.base().to("/doctor");
+fn progress(ctx: &RequestContext, seen: &Seen) -> Markup {
+    let page = ctx.base().to("/doctor");
     html! {
         p.note {
             @if let Some(last) = &seen.last { "Checked " (instant(last.at)) ". " }
             @if seen.is_running {
                 "The checks are running. " a href=(page) { "Show the result" }
             } @else {
-                a href=(desk.base().to("/doctor/run")) { "Run again" }
+                a href=(ctx.base().to("/doctor/run")) { "Run again" }
             }
         }
     }

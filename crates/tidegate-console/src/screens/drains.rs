@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use tidegate::admin::views::DrainRun;
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::html::{bytes, chip, empty, millis, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
@@ -11,13 +11,13 @@ use crate::problem::Answered;
 /// The most drains in the list.
 const LISTED: u32 = 200;
 
-pub(super) async fn show(desk: Desk) -> Answered {
-    let drains = desk.service().drains(LISTED).await?;
+pub(super) async fn show(ctx: RequestContext) -> Answered {
+    let drains = ctx.service().drains(LISTED).await?;
     let body = html! { p { "At most the latest " (LISTED) " drains. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
     Page::new("/drains", "Drains", command, body)
         .renewing("")
-        .answer(&desk)
+        .answer(&ctx)
 }
 
 pub(super) fn list(drains: &[DrainRun]) -> Markup {

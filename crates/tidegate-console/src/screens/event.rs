@@ -9,14 +9,14 @@ use tidegate::Json;
 use tidegate::admin::views::{self, Content, Dossier};
 use tidegate_cli::pretty;
 
-use crate::acts::title;
-use crate::desk::Desk;
+use crate::action_forms::offer;
+use crate::actions::title;
+use crate::context::RequestContext;
 use crate::form::{FormFields, Params};
 use crate::html::{
     bytes, chip, empty, field, named, nothing, number, status, table, text, time, why,
 };
 use crate::link::Base;
-use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 use crate::report::cell;
@@ -24,20 +24,24 @@ use crate::report::cell;
 /// The most characters of a document that are shown at first.
 const SHOWN: usize = 20_000;
 
-pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Params) -> Answered {
+pub(super) async fn show(
+    ctx: RequestContext,
+    Path(id): Path<String>,
+    Params(request): Params,
+) -> Answered {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
-    let dossier = desk.service().dossier(id, desk.shows_content()).await?;
+    let dossier = ctx.service().dossier(id, ctx.shows_content()).await?;
     let one = &dossier.event;
-    let base = desk.base();
+    let base = ctx.base();
     let state = one["status"].as_str().unwrap_or_default();
     let body = html! {
-        div.lead { (status(state)) span.of { (named(&one["kind"], |kind| base.of("/kinds", kind))) } (actions(&desk, one)) }
+        div.lead { (status(state)) span.of { (named(&one["kind"], |kind| base.of("/kinds", kind))) } (actions(&ctx, one)) }
         p.why { (why(base, &one["why"])) }
         (work(&dossier))
         (facts(base, &dossier))
         @match &dossier.content {
             Some(content) => { (errors(content)) (documents(base, id, content, &request)) }
-            None => { (last_error(one)) (hidden(&desk)) }
+            None => { (last_error(one)) (hidden(&ctx)) }
         }
     };
     let title = format!("Event {id}");
@@ -48,20 +52,20 @@ pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Pa
     } else {
         page
     };
-    page.answer(&desk)
+    page.answer(&ctx)
 }
 
-fn actions(desk: &Desk, one: &Value) -> Markup {
+fn actions(ctx: &RequestContext, one: &Value) -> Markup {
     let id = one["id"].to_string();
     let of: &[(&str, &str)] = &[("id", &id)];
     let start = &["now", "delay", "at", "expires_in", "no_deadline"];
     html! {
         div.actions {
             @if one["in"] == "event_queue" {
-                (offer(desk, "requeue", "Run again now", of, &[]))
-                (offer(desk, "reschedule", "Reschedule", of, start))
-                (offer(desk, "cancel", "Cancel", of, &[]))
-            } @else { (offer(desk, "replay", "Replay", of, &["failed_handlers_only", "expires_in"])) }
+                (offer(ctx, "requeue", "Run again now", of, &[]))
+                (offer(ctx, "reschedule", "Reschedule", of, start))
+                (offer(ctx, "cancel", "Cancel", of, &[]))
+            } @else { (offer(ctx, "replay", "Replay", of, &["failed_handlers_only", "expires_in"])) }
         }
     }
 }
@@ -102,8 +106,8 @@ fn last_error(one: &Value) -> Markup {
     html! { @if let Some(error) = one["last_error"].as_str() { section { h2 { "Last error" } p.problem { (text(error)) } } } }
 }
 
-fn hidden(desk: &Desk) -> Markup {
-    let why = if desk.shared.settings.shows_content {
+fn hidden(ctx: &RequestContext) -> Markup {
+    let why = if ctx.shared.settings.shows_content {
         "The console's database login may not read payloads, results and error details."
     } else {
         "This console does not show payloads, results and error details."

@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::{ListRequest, Request, SearchReport, Searched};
 
-use crate::acts::{Action, Intent};
-use crate::desk::Desk;
+use crate::actions::{Action, Intent};
+use crate::context::RequestContext;
 use crate::form::{FormBody, FormFields, Params};
 use crate::html::{
     empty, event, field, line, named, number, reason, status, table, time, time_of, why,
@@ -49,46 +49,46 @@ fn is_live(event: &Value) -> bool {
 
 /// The request for as many of the events of a filter.
 fn request(
-    desk: &Desk,
+    ctx: &RequestContext,
     verb: Action,
     wanted: &FormFields,
     limit: u32,
 ) -> Result<ListRequest, Problem> {
     let mut bounded = wanted.clone();
     bounded.set("limit", &limit.to_string());
-    match verb.request(desk, &bounded, Intent::Direct)? {
+    match verb.request(ctx, &bounded, Intent::Direct)? {
         Request::List(request) => Ok(request),
         _ => Err(Problem::not_found()),
     }
 }
 
-pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
+pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let limit = wanted.number("limit")?.unwrap_or(LISTED);
-    let request = request(&desk, verb, &wanted, limit.clamp(1, MOST_LISTED))?;
-    let (report, kinds) = tokio::try_join!(desk.service().search(&request), desk.kinds())?;
+    let request = request(&ctx, verb, &wanted, limit.clamp(1, MOST_LISTED))?;
+    let (report, kinds) = tokio::try_join!(ctx.service().search(&request), ctx.kinds())?;
     let is_later = wanted.is_set("before");
     let body = html! {
         @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
-        @else { (picks(&desk, &report.events, &of_filter(&desk, &wanted, &report.events, report.next.is_none() && !is_later))) }
+        @else { (picks(&ctx, &report.events, &of_filter(&ctx, &wanted, &report.events, report.next.is_none() && !is_later))) }
         @if let Some(searched) = &report.searched { (reach(searched, is_later)) }
-        (pages(desk.base(), &wanted, &report))
+        (pages(ctx.base(), &wanted, &report))
     };
     let said = format!("{} events are listed.", number(report.events.len() as u64));
     let page = Page::new("/events", "Events", verb.command(&wanted, ""), body)
-        .fixed(html! { (filters(&desk, verb, &wanted)) (kinds) });
+        .fixed(html! { (filters(&ctx, verb, &wanted)) (kinds) });
     // Later pages are for reading and do not renew themselves.
     let page = if is_later { page } else { page.renewing(said) };
-    page.answer(&desk)
+    page.answer(&ctx)
 }
 
 /// Leads to the event of an id, or to the events of a kind or else of a correlation id.
-pub(super) async fn find(desk: Desk, Params(request): Params) -> Answered {
-    let (base, text) = (desk.base(), request.text("q").unwrap_or_default().trim());
+pub(super) async fn find(ctx: RequestContext, Params(request): Params) -> Answered {
+    let (base, text) = (ctx.base(), request.text("q").unwrap_or_default().trim());
     let to = if text.parse::<i64>().is_ok() {
         base.of("/events", text)
     } else {
-        let kinds = desk.service().kinds().await?;
+        let kinds = ctx.service().kinds().await?;
         let is_kind = kinds.iter().any(|one| one.kind == text);
         let name = if is_kind { "kind" } else { "correlation_id" };
         base.to("/events").with(name, text)
@@ -98,17 +98,17 @@ pub(super) async fn find(desk: Desk, Params(request): Params) -> Answered {
 
 /// Searches the payloads of the latest events of a filter. The text is sent in a form, so that no address
 /// contains it.
-pub(super) async fn search(desk: Desk, FormBody(sent): FormBody) -> Answered {
-    if !desk.shows_content() {
+pub(super) async fn search(ctx: RequestContext, FormBody(sent): FormBody) -> Answered {
+    if !ctx.shows_content() {
         return Err(Problem::forbidden("You may not read payloads."));
     }
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let text = sent.needed("text")?;
-    let request = request(&desk, verb, &sent, LOOKED_AT)?;
-    let report = desk.service().search(&request).await?;
+    let request = request(&ctx, verb, &sent, LOOKED_AT)?;
+    let report = ctx.service().search(&request).await?;
     let id = |event: &Value| event["id"].as_i64();
     let ids: Vec<i64> = report.events.iter().filter_map(id).collect();
-    let holding = desk.service().holding(&ids, text).await?;
+    let holding = ctx.service().holding(&ids, text).await?;
     let found = report
         .events
         .iter()
@@ -125,16 +125,16 @@ pub(super) async fn search(desk: Desk, FormBody(sent): FormBody) -> Answered {
         p { "Of the " (number(ids.len() as u64)) " events that were looked at"
             @if let Some(oldest) = oldest { ", back to " (oldest) "," }
             " " strong { (number(holding.len() as u64)) } " contain the text." @if is_full { " The first " (MOST_LISTED) " are listed." } }
-        @if !found.is_empty() { (list(desk.base(), &found, false)) }
-        @if let Some(next) = next { form method="post" action=(desk.base().to("/events/search")) {
+        @if !found.is_empty() { (list(ctx.base(), &found, false)) }
+        @if let Some(next) = next { form method="post" action=(ctx.base().to("/events/search")) {
             (hidden(&sent)) input type="hidden" name="text" value=(text); input type="hidden" name="before" value=(next);
             button { "Search further →" }
         } }
     };
-    let form = html! { (search_form(&desk, &sent, text)) p { a href=(filtered(desk.base(), &sent, "")) { "← All events of this filter" } } };
+    let form = html! { (search_form(&ctx, &sent, text)) p { a href=(filtered(ctx.base(), &sent, "")) { "← All events of this filter" } } };
     Page::new("/events", "Search in payloads", "", body)
         .fixed(form)
-        .answer(&desk)
+        .answer(&ctx)
 }
 
 /// The filters as hidden fields.
@@ -143,12 +143,12 @@ fn hidden(wanted: &FormFields) -> Markup {
 }
 
 /// The form that searches the payloads of a filter's events, for those who may read them.
-fn search_form(desk: &Desk, wanted: &FormFields, text: &str) -> Markup {
+fn search_form(ctx: &RequestContext, wanted: &FormFields, text: &str) -> Markup {
     html! {
-        @if desk.shows_content() {
+        @if ctx.shows_content() {
             details.act open[!text.is_empty()] {
                 summary { "Search in payloads …" }
-                form method="post" action=(desk.base().to("/events/search")) {
+                form method="post" action=(ctx.base().to("/events/search")) {
                     p { "Looks at the payloads of the latest " (number(LOOKED_AT.into())) " events of this filter. The text must occur there as it is stored, with the same spaces and capital letters." }
                     (hidden(wanted))
                     label.wide { span { "Text" } input name="text" value=(text) required maxlength="1000" autocomplete="off"; }
@@ -159,8 +159,8 @@ fn search_form(desk: &Desk, wanted: &FormFields, text: &str) -> Markup {
     }
 }
 
-fn filters(desk: &Desk, verb: Action, wanted: &FormFields) -> Markup {
-    let base = desk.base();
+fn filters(ctx: &RequestContext, verb: Action, wanted: &FormFields) -> Markup {
+    let base = ctx.base();
     html! {
         search aria-label="Events" {
             form.filters method="get" action=(base.to("/events")) {
@@ -169,8 +169,8 @@ fn filters(desk: &Desk, verb: Action, wanted: &FormFields) -> Markup {
             }
         }
         div.actions {
-            (search_form(desk, wanted, ""))
-            @if desk.may_act() { a.button href=(base.to("/publish").with("kind", wanted.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
+            (search_form(ctx, wanted, ""))
+            @if ctx.may_act() { a.button href=(base.to("/publish").with("kind", wanted.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
         }
         @if FILTERS.iter().any(|name| wanted.is_set(name)) {
             ul.chips aria-label="Filters" {
@@ -187,7 +187,7 @@ fn filters(desk: &Desk, verb: Action, wanted: &FormFields) -> Markup {
 
 /// Links to the actions on all events of a filter, each only if it has this filter. `is_all` says whether
 /// these are all its events; then an action that none of them allows is left out.
-fn of_filter(desk: &Desk, wanted: &FormFields, events: &[Value], is_all: bool) -> Markup {
+fn of_filter(ctx: &RequestContext, wanted: &FormFields, events: &[Value], is_all: bool) -> Markup {
     let has = |names: &[&str]| names.iter().any(|name| wanted.is_set(name));
     let status = wanted.text("status").map(|status| LIVE.contains(&status));
     let is_possible = |live| {
@@ -201,7 +201,7 @@ fn of_filter(desk: &Desk, wanted: &FormFields, events: &[Value], is_all: bool) -
         && has(&["kind", "status", "code", "since", "until"])
         && !has(&["group", "correlation_id", "created_since", "created_until"]);
     let link = |verb| {
-        let link = desk.base().of("/actions", verb);
+        let link = ctx.base().of("/actions", verb);
         FILTERS.iter().fold(link, |link, name| {
             link.with(name, wanted.text(name).unwrap_or_default())
         })
@@ -256,17 +256,17 @@ fn pages(base: &Base, wanted: &FormFields, report: &SearchReport) -> Markup {
 
 /// The list below a form for the selected events, which offers what at least one of them allows, and the
 /// actions on all events of the filter.
-pub(super) fn picks(desk: &Desk, events: &[Value], of_filter: &Markup) -> Markup {
-    let list = list(desk.base(), events, desk.may_act());
-    if !desk.may_act() {
+pub(super) fn picks(ctx: &RequestContext, events: &[Value], of_filter: &Markup) -> Markup {
+    let list = list(ctx.base(), events, ctx.may_act());
+    if !ctx.may_act() {
         return list;
     }
-    let act = |verb: &str| desk.base().of("/act", verb);
+    let act = |verb: &str| ctx.base().of("/act", verb);
     let has_live = events.iter().any(is_live);
     let has_ended = !events.iter().all(is_live);
     html! {
         form.picks method="post" action=(act(if has_live { "requeue" } else { "replay" })) {
-            input type="hidden" name="back" value=(desk.address);
+            input type="hidden" name="back" value=(ctx.address);
             div.actions {
                 details.act {
                     summary { "Act on the selected events …" }

@@ -7,11 +7,11 @@ use maud::{Markup, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::acts::{Action, Field, Intent};
-use crate::desk::Desk;
+use crate::action_forms::Confirmation;
+use crate::actions::{Action, Field, Intent};
+use crate::context::RequestContext;
 use crate::form::FormFields;
 use crate::link::Link;
-use crate::offer::Confirmation;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 use crate::report;
@@ -27,19 +27,19 @@ fn whom(action: Action) -> impl Iterator<Item = Field> {
     action.fields().filter(|field| !field.is_id())
 }
 
-pub(super) fn show(desk: &Desk) -> Answered {
-    page(desk, &FormFields::default(), html! {})
+pub(super) fn show(ctx: &RequestContext) -> Answered {
+    page(ctx, &FormFields::default(), html! {})
 }
 
-fn address(desk: &Desk) -> Link {
-    desk.base().of("/actions", VERB)
+fn address(ctx: &RequestContext) -> Link {
+    ctx.base().of("/actions", VERB)
 }
 
-fn page(desk: &Desk, sent: &FormFields, body: Markup) -> Answered {
+fn page(ctx: &RequestContext, sent: &FormFields, body: Markup) -> Answered {
     let action = action()?;
     let form = html! {
         p { (action.explains(None)) " Choose one of these." }
-        form.filters method="post" action=(address(desk)) {
+        form.filters method="post" action=(address(ctx)) {
             @for field in whom(action) { (field.input(sent)) }
             button.primary { "Dry run" }
         }
@@ -47,11 +47,11 @@ fn page(desk: &Desk, sent: &FormFields, body: Markup) -> Answered {
     let command = "tidegate forget --dry-run --reason 'a look' --group KEY";
     Page::new("/events", action.title(), command, body)
         .fixed(form)
-        .answer(desk)
+        .answer(ctx)
 }
 
 /// Does the dry run or, with a digest, forgets.
-pub(super) async fn send(desk: Desk, sent: FormFields) -> Answered {
+pub(super) async fn send(ctx: RequestContext, sent: FormFields) -> Answered {
     let action = action()?;
     let names: Vec<String> = whom(action).map(Field::name).collect();
     let keys: Vec<&str> = names.iter().filter_map(|name| sent.text(name)).collect();
@@ -64,15 +64,15 @@ pub(super) async fn send(desk: Desk, sent: FormFields) -> Answered {
     if sent.is_set("id") {
         return Err(Problem::invalid("id: must not be given"));
     }
-    let dry = action.request(&desk, &sent, Intent::DryRun)?;
+    let dry = action.request(&ctx, &sent, Intent::DryRun)?;
     let Some(digest) = sent.text("digest") else {
-        let tried = tidegate_cli::answer(desk.service(), &dry).await?;
+        let tried = tidegate_cli::answer(ctx.service(), &dry).await?;
         let further = html! {
             label.wide { span { "Type the key to confirm: " bdi { (key) } } input name="typed" required autocomplete="off"; }
         };
         let report = tried.document();
         let confirmation = Confirmation {
-            to: address(&desk),
+            to: address(&ctx),
             what: "Forget all of it".to_owned(),
             fields: names.iter().flat_map(|name| sent.pairs(name)).collect(),
             digest: &digest_of(&report),
@@ -80,25 +80,25 @@ pub(super) async fn send(desk: Desk, sent: FormFields) -> Answered {
             note: "This cannot be undone. If a dry run would find something else by then, nothing is forgotten.",
         };
         let body = html! {
-            (report::shown(desk.base(), &report))
+            (report::shown(ctx.base(), &report))
             @if tried.is_done() { (confirmation.form()) } @else { p.empty { "There is nothing to forget." } }
         };
-        return page(&desk, &sent, body);
+        return page(&ctx, &sent, body);
     };
-    let request = action.request(&desk, &sent, Intent::Confirmed)?;
+    let request = action.request(&ctx, &sent, Intent::Confirmed)?;
     if sent.text("typed") != Some(key) {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
-    let tried = tidegate_cli::answer(desk.service(), &dry).await?;
+    let tried = tidegate_cli::answer(ctx.service(), &dry).await?;
     if digest_of(&tried.document()) != digest {
         return Err(Problem::conflict(
             "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));
     }
     // A part of it is an answer, too: it says what is left.
-    let answer = tidegate_cli::answer(desk.service(), &request).await?;
-    let to = address(&desk);
-    desk.lead(to.as_str(), answer.text())
+    let answer = tidegate_cli::answer(ctx.service(), &request).await?;
+    let to = address(&ctx);
+    ctx.lead(to.as_str(), answer.text())
 }
 
 /// The digest of what a dry run has found.

@@ -8,21 +8,21 @@ use tidegate_cli::quoted;
 
 use super::overview::{figures, spans, state};
 use super::span;
-use crate::acts::title;
+use crate::action_forms::offer;
+use crate::actions::title;
 use crate::chart;
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::Params;
 use crate::html::{empty, field, millis, number, short, table, time_of};
-use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
     let span = span(&request);
-    let service = desk.service();
+    let service = ctx.service();
     let (kinds, overview, ended) =
         tokio::try_join!(service.kinds(), service.overview(), service.ended(span))?;
-    let base = desk.base();
+    let base = ctx.base();
     let names = kinds.iter().map(|kind| kind.kind.as_str());
     let depths = Some(overview.depths.as_slice());
     let table = figures(base, "Kinds", names, depths, &ended, &kinds);
@@ -33,44 +33,48 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let paused = kinds.iter().filter(|kind| kind.paused).count();
     Page::new("/kinds", "Kinds", "tidegate status", body)
         .renewing(format!("{paused} kinds are paused."))
-        .answer(&desk)
+        .answer(&ctx)
 }
 
-pub(super) async fn one(desk: Desk, Path(name): Path<String>, Params(request): Params) -> Answered {
+pub(super) async fn one(
+    ctx: RequestContext,
+    Path(name): Path<String>,
+    Params(request): Params,
+) -> Answered {
     let span = span(&request);
-    let service = desk.service();
+    let service = ctx.service();
     let (kinds, course, ended) = tokio::try_join!(
         service.kinds(),
         service.course(span, Some(&name)),
         service.ended(span)
     )?;
     let kind = kinds.into_iter().find(|kind| kind.kind == name);
-    let base = desk.base();
+    let base = ctx.base();
     let steps = chart::complete(span, &course, std::time::SystemTime::now());
     let has_figures = ended.iter().any(|figures| figures.kind == name);
     let body = html! {
         @match &kind {
-            Some(kind) => { div.lead { (state(kind)) " registered " (time_of(Some(&kind.registered_at))) (actions(&desk, kind)) } }
+            Some(kind) => { div.lead { (state(kind)) " registered " (time_of(Some(&kind.registered_at))) (actions(&ctx, kind)) } }
             None => { p.empty { "This kind is not registered, or it was retired." } }
         }
         (spans(&base.of("/kinds", &name), span))
         @if has_figures { (figures(base, "Figures", std::iter::once(&*name), None, &ended, &[])) }
         div.charts { (chart::ended(span, &steps)) (chart::failures(span, &steps)) }
-        @if let Some(kind) = &kind { (policy(kind)) (kept(&desk, kind)) }
+        @if let Some(kind) = &kind { (policy(kind)) (kept(&ctx, kind)) }
         p { a href=(base.to("/events").with("kind", &name)) { "Its events" } " · " a href=(base.to("/dead").with("kind", &name)) { "Its dead letters" } }
     };
     let command = format!("tidegate list --kind {}", quoted(&name));
     Page::new("/kinds", format!("Kind {name}"), command, body)
         .renewing("")
-        .answer(&desk)
+        .answer(&ctx)
 }
 
-fn actions(desk: &Desk, kind: &Kind) -> Markup {
+fn actions(ctx: &RequestContext, kind: &Kind) -> Markup {
     let of: &[(&str, &str)] = &[("kind", &kind.kind)];
     html! {
         div.actions {
-            @if kind.paused { (offer(desk, "resume", "Resume", of, &[])) } @else { (offer(desk, "pause", "Pause", of, &[])) }
-            (offer(desk, "retire", "Retire", of, &[]))
+            @if kind.paused { (offer(ctx, "resume", "Resume", of, &[])) } @else { (offer(ctx, "pause", "Pause", of, &[])) }
+            (offer(ctx, "retire", "Retire", of, &[]))
         }
     }
 }
@@ -89,21 +93,21 @@ fn policy(kind: &Kind) -> Markup {
 }
 
 /// The retention of a kind, with a form to change it.
-pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
+pub(super) fn kept(ctx: &RequestContext, kind: &Kind) -> Markup {
     html! {
         section {
             h2 { "Retention" }
             p { "Completed events are kept for " strong { (short(&kind.retention_completed)) } ", failed and rejected ones for " strong { (field(&Value::from(kind.retention_failed.as_str()))) } "." }
-            div.actions { (retention(desk, &kind.kind)) }
+            div.actions { (retention(ctx, &kind.kind)) }
         }
     }
 }
 
 /// The form that changes the retention of a kind.
-pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
+pub(super) fn retention(ctx: &RequestContext, kind: &str) -> Markup {
     let inputs = &["completed", "failed"];
     offer(
-        desk,
+        ctx,
         "retention",
         "Change the retention",
         &[("kind", kind)],

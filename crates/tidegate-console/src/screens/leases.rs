@@ -3,29 +3,29 @@
 use maud::{Markup, html};
 use tidegate::admin::{LeaseStatus, LeasesRequest};
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::html::{chip, empty, event, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Answered {
-    let report = desk
+pub(super) async fn show(ctx: RequestContext) -> Answered {
+    let report = ctx
         .service()
         .run(&LeasesRequest { limit: Some(200) })
         .await?;
     let expired = report.leases.iter().filter(|lease| lease.expired).count();
     let body = html! {
-        @if report.leases.is_empty() { (empty("No events are leased.")) } @else { (list(&desk, &report.leases)) }
+        @if report.leases.is_empty() { (empty("No events are leased.")) } @else { (list(&ctx, &report.leases)) }
         @if expired > 0 { p.note { "The next drain takes back the events of the " (expired) " workers that have stopped responding." } }
     };
     let said = format!("{expired} workers have stopped responding.");
     Page::new("/leases", "Leases", "tidegate leases", body)
         .renewing(said)
-        .answer(&desk)
+        .answer(&ctx)
 }
 
-fn list(desk: &Desk, leases: &[LeaseStatus]) -> Markup {
-    let base = desk.base();
+fn list(ctx: &RequestContext, leases: &[LeaseStatus]) -> Markup {
+    let base = ctx.base();
     table! { "Leases"; lease in leases;
         th "Worker" { @if let Some(name) = &lease.name { (short(name)) " " } code { (short(lease.worker.as_deref().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
         td "State" { @if lease.expired { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }

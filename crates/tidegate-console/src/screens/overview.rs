@@ -8,7 +8,7 @@ use tidegate::admin::views::{Depth, Kind, KindTotals, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::Params;
 use crate::html::{age, chip, millis, named, number, share, table};
 use crate::link::{Base, Link};
@@ -18,9 +18,9 @@ use crate::problem::Answered;
 /// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
 const MOST_KINDS: usize = 300;
 
-pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
     let span = span(&request);
-    let service = desk.service();
+    let service = ctx.service();
     let (overview, course, ended) = tokio::try_join!(
         service.overview(),
         service.course(span, None),
@@ -28,7 +28,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     )?;
     let steps = chart::complete(span, &course, std::time::SystemTime::now());
     let sum = sum(&ended);
-    let needs = needs(desk.base(), &overview, sum, span);
+    let needs = needs(ctx.base(), &overview, sum, span);
     let said = match needs.len() {
         0 => "Nothing needs attention.".to_owned(),
         some => format!("{some} things need attention."),
@@ -37,13 +37,13 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         (tiles(&overview, span, sum))
         (attention(&needs))
         div.charts { (chart::ended(span, &steps)) (chart::failures(span, &steps)) }
-        (kinds(desk.base(), &overview, &ended, span))
+        (kinds(ctx.base(), &overview, &ended, span))
         section { h2 { "Last drains" } (drains::list(&overview.drains)) }
     };
     let page = Page::new("/", "Overview", "tidegate status", body);
-    page.fixed(spans(&desk.base().to("/"), span))
+    page.fixed(spans(&ctx.base().to("/"), span))
         .renewing(said)
-        .answer(&desk)
+        .answer(&ctx)
 }
 
 /// The sums of all kinds, as the page of dead letters counts them.

@@ -4,26 +4,26 @@ use maud::{Markup, html};
 use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::{FormBody, FormFields, Params};
 use crate::html::{input, reason};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
-    desk.permitted()?;
-    let kinds = desk.service().kinds().await?;
+pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+    ctx.permitted()?;
+    let kinds = ctx.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
-    let body = form(&desk, &names, request.text("kind").unwrap_or_default());
+    let body = form(&ctx, &names, request.text("kind").unwrap_or_default());
     let command = "tidegate publish KIND --payload '{}'";
-    Page::new("/events", "Publish an event", command, body).answer(&desk)
+    Page::new("/events", "Publish an event", command, body).answer(&ctx)
 }
 
-fn form(desk: &Desk, kinds: &[&str], chosen: &str) -> Markup {
+fn form(ctx: &RequestContext, kinds: &[&str], chosen: &str) -> Markup {
     html! {
         section.publish {
             p { "The event is handled like any other: its handlers run at the next drain. The console's login needs the role tidegate_publish too." }
-            form.filters method="post" action=(desk.base().to("/publish")) {
+            form.filters method="post" action=(ctx.base().to("/publish")) {
                 label { span { "Kind" } select name="kind" required { @for kind in kinds { option value=(kind) selected[*kind == chosen] { (kind) } } } }
                 (input("Group", "group", "", ""))
                 (input("Correlation id", "correlation", "", ""))
@@ -52,11 +52,11 @@ fn event(sent: &FormFields) -> Result<NewEvent, Problem> {
     Ok(event)
 }
 
-pub(super) async fn publish(desk: Desk, FormBody(sent): FormBody) -> Answered {
-    desk.permitted()?;
+pub(super) async fn publish(ctx: RequestContext, FormBody(sent): FormBody) -> Answered {
+    ctx.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
-    let actor = desk.actor();
-    let published = desk.service().publish_by_hand(event, reason, Some(&actor));
+    let actor = ctx.actor();
+    let published = ctx.service().publish_by_hand(event, reason, Some(&actor));
     let published = published.await?;
     let id = published.id;
     if !published.created {
@@ -64,6 +64,6 @@ pub(super) async fn publish(desk: Desk, FormBody(sent): FormBody) -> Answered {
             "Event {id} is live with this deduplication key."
         )));
     }
-    let to = desk.base().to(&format!("/events/{id}"));
-    desk.lead(to.as_str(), &format!("Published event {id}."))
+    let to = ctx.base().to(&format!("/events/{id}"));
+    ctx.lead(to.as_str(), &format!("Published event {id}."))
 }

@@ -4,34 +4,34 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::kinds;
-use crate::desk::Desk;
+use crate::action_forms::offer;
+use crate::context::RequestContext;
 use crate::html::{bytes, field, named, nothing, number, short, table};
-use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Answered {
-    let service = desk.service();
+pub(super) async fn show(ctx: RequestContext) -> Answered {
+    let service = ctx.service();
     let (kinds, partitions) = tokio::try_join!(service.kinds(), service.log_partitions())?;
-    let base = desk.base();
+    let base = ctx.base();
     let table = table! { "Retention"; kind in &kinds;
         th "Kind" { (named(&kind.kind.as_str().into(), |name| base.of("/kinds", name))) }
         td "Completed" { (short(&kind.retention_completed)) }
         td "Failed and rejected" { (short(&kind.retention_failed)) }
-        td "Act" if (desk.may_act()) { (kinds::retention(&desk, &kind.kind)) }
+        td "Act" if (ctx.may_act()) { (kinds::retention(&ctx, &kind.kind)) }
     };
     let body = html! {
         (table)
         section { h2 { "Partitions of the log" } (partitions_of(&partitions)) }
-        (upkeep(&desk))
+        (upkeep(&ctx))
     };
-    Page::new("/retention", "Retention", "tidegate retention", body).answer(&desk)
+    Page::new("/retention", "Retention", "tidegate retention", body).answer(&ctx)
 }
 
 /// The cleanup, which a schedule usually starts. It stops in time for a request.
-fn upkeep(desk: &Desk) -> Markup {
-    let cleanup = offer(desk, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
-    html! { @if desk.may_act() { section { h2 { "Upkeep" } (cleanup) } } }
+fn upkeep(ctx: &RequestContext) -> Markup {
+    let cleanup = offer(ctx, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
+    html! { @if ctx.may_act() { section { h2 { "Upkeep" } (cleanup) } } }
 }
 
 fn partitions_of(partitions: &[Value]) -> Markup {

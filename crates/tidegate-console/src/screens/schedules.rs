@@ -3,34 +3,34 @@
 use maud::{Markup, html};
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
-use crate::desk::Desk;
+use crate::action_forms::offer;
+use crate::context::RequestContext;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
-use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Answered {
+pub(super) async fn show(ctx: RequestContext) -> Answered {
     let wanted = SchedulesRequest { limit: Some(500) };
-    let report = desk.service().run(&wanted).await?;
+    let report = ctx.service().run(&wanted).await?;
     let stopped = report
         .schedules
         .iter()
         .filter(|one| one.state == "stopped")
         .count();
     let body = html! {
-        @if report.schedules.is_empty() { (empty("There are no schedules.")) } @else { (list(&desk, &report.schedules)) }
+        @if report.schedules.is_empty() { (empty("There are no schedules.")) } @else { (list(&ctx, &report.schedules)) }
     };
     Page::new("/schedules", "Schedules", "tidegate schedules", body)
         .renewing(format!("{stopped} schedules have stopped."))
-        .answer(&desk)
+        .answer(&ctx)
 }
 
-fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
-    let base = desk.base();
+fn list(ctx: &RequestContext, schedules: &[ScheduleStatus]) -> Markup {
+    let base = ctx.base();
     table! { "Schedules"; one in schedules;
         th "Name" { (short(&one.name)) }
         td "State" { (state(one)) }
-        td "Act" if (desk.may_act()) { (actions(desk, one)) }
+        td "Act" if (ctx.may_act()) { (actions(ctx, one)) }
         td "Publishes" { (named(&one.kind.as_str().into(), |kind| base.of("/kinds", kind))) }
         td "When" { (when(one)) }
         td "Next" { (time_of(one.next_at.as_deref())) }
@@ -58,13 +58,13 @@ fn when(one: &ScheduleStatus) -> Markup {
     }
 }
 
-fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
+fn actions(ctx: &RequestContext, one: &ScheduleStatus) -> Markup {
     let of = |what| [("name", one.name.as_str()), ("do", what)];
     html! {
         div.actions {
-            (offer(desk, "schedule", "Run now", &of("run"), &[]))
-            @if one.state == "paused" { (offer(desk, "schedule", "Resume", &of("resume"), &[])) }
-            @else { (offer(desk, "schedule", "Pause", &of("pause"), &[])) }
+            (offer(ctx, "schedule", "Run now", &of("run"), &[]))
+            @if one.state == "paused" { (offer(ctx, "schedule", "Resume", &of("resume"), &[])) }
+            @else { (offer(ctx, "schedule", "Pause", &of("pause"), &[])) }
         }
     }
 }

@@ -4,14 +4,14 @@ use maud::{Markup, html};
 use tidegate::admin::views::TargetState;
 use tidegate::{ServiceState, ServiceStatus};
 
-use crate::desk::Desk;
+use crate::action_forms::offer;
+use crate::context::RequestContext;
 use crate::html::{chip, due, empty, line, number, short, table, time_of};
-use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Answered {
-    let service = desk.service();
+pub(super) async fn show(ctx: RequestContext) -> Answered {
+    let service = ctx.service();
     let (overview, targets) = tokio::try_join!(service.overview(), service.targets())?;
     let down = overview
         .services
@@ -19,24 +19,24 @@ pub(super) async fn show(desk: Desk) -> Answered {
         .filter(|service| service.state != ServiceState::Closed)
         .count();
     let body = html! {
-        @if overview.services.is_empty() { (empty("No handler has reported a service yet.")) } @else { (list(&desk, &overview.services)) }
+        @if overview.services.is_empty() { (empty("No handler has reported a service yet.")) } @else { (list(&ctx, &overview.services)) }
         @if overview.is_estimate { p.note { "Waiting events are counted among the first 100,000 live events." } }
-        (another(&desk))
-        @if !targets.is_empty() { h2 { "Targets" } (called(&desk, &targets)) }
+        (another(&ctx))
+        @if !targets.is_empty() { h2 { "Targets" } (called(&ctx, &targets)) }
     };
     Page::new("/services", "Services", "tidegate services", body)
         .renewing(format!("{down} services are not available."))
-        .answer(&desk)
+        .answer(&ctx)
 }
 
-fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
+fn list(ctx: &RequestContext, services: &[ServiceStatus]) -> Markup {
     table! { "Services"; service in services;
         th "Service" { (short(&service.service)) }
         td "State" { (state(service.state)) }
         n "Waiting" { (number(service.waiting)) }
         line "Last error" { (line(service.last_error.as_deref())) }
         td "Next try" { (due(service.retry_at.as_deref())) }
-        td "Act" if (desk.may_act()) { (actions(desk, service)) }
+        td "Act" if (ctx.may_act()) { (actions(ctx, service)) }
         n "Failures in a row" { (service.failures) }
         td "Since" { (time_of(Some(&service.since))) }
         td "Last answer" { (time_of(service.answered_at.as_deref())) }
@@ -45,17 +45,17 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
 }
 
 /// The targets of tidegate-relay. Each is the service of its name.
-fn called(desk: &Desk, targets: &[TargetState]) -> Markup {
+fn called(ctx: &RequestContext, targets: &[TargetState]) -> Markup {
     table! { "Targets"; target in targets;
         th "Target" { (short(&target.target)) }
         td "State" { (state(target.state)) }
         line "Last error" { (line(target.last_error.as_deref())) }
-        td "Act" if (desk.may_act()) { div.actions {
+        td "Act" if (ctx.may_act()) { div.actions {
             @let name = ("name", target.target.as_str());
-            @if target.state != ServiceState::Paused { (offer(desk, "service", "Pause", &[name, ("do", "pause")], &[])) }
-            @if target.state != ServiceState::Closed { (offer(desk, "service", "Resume", &[name, ("do", "resume")], &[])) }
+            @if target.state != ServiceState::Paused { (offer(ctx, "service", "Pause", &[name, ("do", "pause")], &[])) }
+            @if target.state != ServiceState::Closed { (offer(ctx, "service", "Resume", &[name, ("do", "resume")], &[])) }
         } }
-        td "Kinds" { @for kind in &target.kinds { a href=(desk.base().of("/kinds", kind)) { (short(kind)) } " " } }
+        td "Kinds" { @for kind in &target.kinds { a href=(ctx.base().of("/kinds", kind)) { (short(kind)) } " " } }
         td "Way" { (target.way.as_deref().unwrap_or("–")) }
         td "Declared" { (time_of(Some(&target.since))) }
     }
@@ -78,19 +78,19 @@ fn limits(service: &ServiceStatus) -> Markup {
     }
 }
 
-fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
+fn actions(ctx: &RequestContext, service: &ServiceStatus) -> Markup {
     let name = ("name", service.service.as_str());
     html! {
         div.actions {
-            @if service.state != ServiceState::Paused { (offer(desk, "service", "Pause", &[name, ("do", "pause")], &[])) }
-            @if service.state != ServiceState::Closed { (offer(desk, "service", "Resume", &[name, ("do", "resume")], &[])) }
-            (offer(desk, "service", "Limit", &[name], &["limit", "per_second"]))
+            @if service.state != ServiceState::Paused { (offer(ctx, "service", "Pause", &[name, ("do", "pause")], &[])) }
+            @if service.state != ServiceState::Closed { (offer(ctx, "service", "Resume", &[name, ("do", "resume")], &[])) }
+            (offer(ctx, "service", "Limit", &[name], &["limit", "per_second"]))
         }
     }
 }
 
 /// The form that limits a service that is not in the list yet.
-fn another(desk: &Desk) -> Markup {
+fn another(ctx: &RequestContext) -> Markup {
     let inputs = &["name", "limit", "per_second"];
-    offer(desk, "service", "Limit another service", &[], inputs)
+    offer(ctx, "service", "Limit another service", &[], inputs)
 }

@@ -3,19 +3,19 @@
 //!
 //! A request passes, from the outside in: the limits of connections ([`serve_within`]), its id and its line
 //! in the log ([`logged`]), a time limit ([`limited`]); then it is identified, and only then takes a place
-//! ([`Shares`]). So a stranger holds no place, whatever they send.
+//! ([`FairQuota`]). So a stranger holds no place, whatever they send.
 
+mod fair_quota;
 mod host;
 mod line;
 mod peer;
 mod refusals;
 mod serve;
-mod shares;
 
+pub use fair_quota::{FairQuota, Share};
 pub use host::is_for_this_machine;
 pub(crate) use host::{host, is_this_machine, without_port};
 pub use line::{limited, logged};
 pub use peer::Peer;
 pub use refusals::Refusals;
 pub use serve::{Bounds, serve_within};
-pub use shares::{Share, Shares};

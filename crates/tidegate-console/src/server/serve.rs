@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use super::{Peer, Shares};
+use super::{FairQuota, Peer};
 
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub async fn serve_within(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let open = Arc::new(Semaphore::new(bounds.connections));
-    let shares = Shares::new(bounds.connections.div_ceil(4) * 3);
+    let shares = FairQuota::new(bounds.connections.div_ceil(4) * 3);
     let graceful = GracefulShutdown::new();
     let mut stop = pin!(stop);
     loop {

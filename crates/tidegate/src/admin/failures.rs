@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use super::views::limit;
-use super::{Moment, length, parse_moment};
+use super::{TimeArg, length, parse_time_arg};
 
 /// List dead letters by cause: the events that failed or were rejected, by kind, status and code.
 ///
@@ -16,9 +16,9 @@ use super::{Moment, length, parse_moment};
 pub struct FailuresRequest {
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago [default: 1d].
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(deserialize_with = "written")]
-    pub since: Option<Moment>,
+    pub since: Option<TimeArg>,
     /// Only events of this kind.
     #[arg(long)]
     pub kind: Option<String>,
@@ -115,8 +115,8 @@ impl Verb for FailuresRequest {
     type Report = FailuresReport;
 
     async fn run(&self, service: &Service) -> Result<FailuresReport> {
-        let since = self.since.or(Some(Moment::Ago(Duration::from_hours(24))));
-        let (since, ago) = Moment::parts(since);
+        let since = self.since.or(Some(TimeArg::Ago(Duration::from_hours(24))));
+        let (since, ago) = TimeArg::parts(since);
         let status = self.status.as_deref().map(str::to_uppercase);
         if status
             .as_deref()

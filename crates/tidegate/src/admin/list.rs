@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::prelude::*;
 use super::views::{LISTED, limit, rows};
-use super::{Moment, event_id, length, parse_moment};
+use super::{TimeArg, event_id, length, parse_time_arg};
 use crate::connect::Client;
 use crate::queue::{document, documents, registered};
 
@@ -51,21 +51,21 @@ pub struct ListRequest {
     pub code: Option<String>,
     /// Only events that ended at this time or later, so no live ones: an RFC 3339 time, or a duration such as
     /// 2h for two hours ago.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub since: Option<Moment>,
+    pub since: Option<TimeArg>,
     /// Only events that ended before this time, written like --since.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub until: Option<Moment>,
+    pub until: Option<TimeArg>,
     /// Only events created at this time or later, written like --since.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub created_since: Option<Moment>,
+    pub created_since: Option<TimeArg>,
     /// Only events created before this time, written like --since.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub created_until: Option<Moment>,
+    pub created_until: Option<TimeArg>,
     /// Only events with an id lower than this: the next page of a list that ended with this id.
     #[arg(long, value_name = "ID", value_parser = event_id)]
     pub before: Option<i64>,
@@ -331,10 +331,10 @@ async fn page(
 }
 
 async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> Result<Vec<Value>> {
-    let (created_since, created_since_ago) = Moment::parts(request.created_since);
-    let (created_until, created_until_ago) = Moment::parts(request.created_until);
-    let (since, since_ago) = Moment::parts(request.since);
-    let (until, until_ago) = Moment::parts(request.until);
+    let (created_since, created_since_ago) = TimeArg::parts(request.created_since);
+    let (created_until, created_until_ago) = TimeArg::parts(request.created_until);
+    let (since, since_ago) = TimeArg::parts(request.since);
+    let (until, until_ago) = TimeArg::parts(request.until);
     let values: &[&(dyn ToSql + Sync)] = &[
         &request.status()?,
         &request.kind,

@@ -35,12 +35,12 @@ use crate::config::parse_duration;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
 use crate::json::Json;
-pub use crate::moment::{Moment, parse_moment, parse_time};
 use crate::prometheus;
 use crate::queue;
 pub use crate::queue::CatchUp;
 use crate::queue::{Queryable, Statement};
 pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
+pub use crate::time_arg::{TimeArg, parse_time, parse_time_arg};
 
 /// Names the fields of a request that are its parts and, after `;`, its audit: as [`Verb::parts`] and
 /// [`Verb::audit`] do.
@@ -354,7 +354,7 @@ macro_rules! written {
     };
 }
 
-written!(Duration: parse_duration, SystemTime: parse_time, Moment: parse_moment, Subject: parse_subject);
+written!(Duration: parse_duration, SystemTime: parse_time, TimeArg: parse_time_arg, Subject: parse_subject);
 
 /// Reads a [`Written`] field.
 fn written<'de, T: Written, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

@@ -480,7 +480,7 @@ impl Service {
             Ok(report) => (report, true),
             Err(error) => (&*error.report, false),
         };
-        for line in metrics.of_drain(report, &figures, succeeded, SystemTime::now()) {
+        for line in metrics.render_drain(report, &figures, succeeded, SystemTime::now()) {
             (self.metrics_to)(&line);
         }
         drained

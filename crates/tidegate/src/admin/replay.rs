@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::prelude::*;
-use super::{Moment, Skipped, parse_moment};
+use super::{Skipped, TimeArg, parse_time_arg};
 
 /// Publish finished events again as new events, selected by id or by filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
@@ -26,13 +26,13 @@ pub struct ReplayRequest {
     pub code: Option<String>,
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(deserialize_with = "written")]
-    pub since: Option<Moment>,
+    pub since: Option<TimeArg>,
     /// Only events that ended before this time, written like --since.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(deserialize_with = "written")]
-    pub until: Option<Moment>,
+    pub until: Option<TimeArg>,
     /// Maximum number of events to replay, 1 to 100000, lowest ids first [default: 10000].
     #[arg(long)]
     pub limit: Option<i64>,
@@ -147,8 +147,8 @@ impl Verb for ReplayRequest {
     }
 
     async fn on(&self, client: &impl Queryable) -> Result<ReplayReport> {
-        let (since, since_ago) = Moment::parts(self.since);
-        let (until, until_ago) = Moment::parts(self.until);
+        let (since, since_ago) = TimeArg::parts(self.since);
+        let (until, until_ago) = TimeArg::parts(self.until);
         let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);
         let values: &[&(dyn ToSql + Sync)] = &[
             &self.ids,

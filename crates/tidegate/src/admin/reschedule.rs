@@ -21,7 +21,7 @@ pub struct RescheduleRequest {
     /// When they start.
     #[command(flatten)]
     #[serde(skip)]
-    pub start: Start,
+    pub start: StartAt,
     /// Why, and who.
     #[command(flatten)]
     #[serde(skip)]
@@ -33,7 +33,7 @@ pub struct RescheduleRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[group(required = true, multiple = true)]
 #[serde(default)]
-pub struct Start {
+pub struct StartAt {
     /// Start the events at the next drain.
     #[arg(long, conflicts_with_all = ["delay", "at"])]
     pub now: bool,

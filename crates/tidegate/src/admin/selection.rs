@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 
-use super::{Audit, Moment, Skipped, parse_moment, report, written};
+use super::{Audit, Skipped, TimeArg, parse_time_arg, report, written};
 use crate::connect::{Client, Database};
 use crate::error::{Error, Result};
 use crate::event::hex;
@@ -60,13 +60,13 @@ pub struct Selection {
     pub status: Option<String>,
     /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub created_since: Option<Moment>,
+    pub created_since: Option<TimeArg>,
     /// Only events created before this time, written like --created-since.
-    #[arg(long, value_parser = parse_moment)]
+    #[arg(long, value_parser = parse_time_arg)]
     #[serde(default, deserialize_with = "written")]
-    pub created_until: Option<Moment>,
+    pub created_until: Option<TimeArg>,
     /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at
     /// most 10000.
     #[arg(long)]
@@ -297,8 +297,8 @@ impl BulkChange<'_> {
         after: i64,
         most: u32,
     ) -> Result<ChangedPage> {
-        let (since, since_ago) = Moment::parts(select.created_since);
-        let (until, until_ago) = Moment::parts(select.created_until);
+        let (since, since_ago) = TimeArg::parts(select.created_since);
+        let (until, until_ago) = TimeArg::parts(select.created_until);
         let status = select.status.as_ref().map(|status| status.to_uppercase());
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Counts the shares that each key holds, up to a limit. Clones count together.
 #[derive(Debug, Clone)]
-pub struct Shares<K: Ord> {
+pub struct FairQuota<K: Ord> {
     most: usize,
     held: Arc<Mutex<BTreeMap<K, Arc<Semaphore>>>>,
 }
@@ -16,7 +16,7 @@ pub struct Shares<K: Ord> {
 /// One share of a key, until it is dropped.
 pub type Share = OwnedSemaphorePermit;
 
-impl<K: Ord> Shares<K> {
+impl<K: Ord> FairQuota<K> {
     /// Allows each key this many shares.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_key_holds_its_share_and_no_more_and_others_have_theirs() {
-        let shares = Shares::new(2);
+        let shares = FairQuota::new(2);
         let held = [shares.take("a"), shares.take("a")];
         assert!(held.iter().all(Option::is_some) && shares.take("a").is_none());
         assert!(shares.take("b").is_some());
@@ -67,7 +67,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_has_the_next_share_or_goes_away() {
-        let shares = Shares::new(1);
+        let shares = FairQuota::new(1);
         let held = shares.take("a");
         let waiting = tokio::spawn({
             let shares = shares.clone();

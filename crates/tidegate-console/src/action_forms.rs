@@ -3,8 +3,8 @@
 
 use maud::{Markup, html};
 
-use crate::acts::Action;
-use crate::desk::Desk;
+use crate::actions::Action;
+use crate::context::RequestContext;
 use crate::form::FormFields;
 use crate::html::reason;
 use crate::link::Link;
@@ -15,7 +15,7 @@ const GRAVE: [&str; 3] = ["cancel", "cleanup", "retire"];
 /// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
 /// name the target and, as `do`, what to do with it, and the fields to fill in.
 pub(crate) fn offer(
-    desk: &Desk,
+    ctx: &RequestContext,
     verb: &str,
     label: &str,
     of: &[(&str, &str)],
@@ -24,18 +24,18 @@ pub(crate) fn offer(
     let action = Action::named(verb);
     let fields = inputs.iter().filter_map(|name| action?.field(name));
     let fields = html! { @for field in fields { (field.input(&FormFields::default())) } };
-    form(desk, verb, label, of, &fields)
+    form(ctx, verb, label, of, &fields)
 }
 
 /// As [`offer`], with these fields.
 pub(crate) fn form(
-    desk: &Desk,
+    ctx: &RequestContext,
     verb: &str,
     label: &str,
     of: &[(&str, &str)],
     fields: &Markup,
 ) -> Markup {
-    let Some(action) = Action::named(verb).filter(|_| desk.may_act()) else {
+    let Some(action) = Action::named(verb).filter(|_| ctx.may_act()) else {
         return html! {};
     };
     let flag = of.iter().find(|(name, _)| *name == "do");
@@ -44,10 +44,10 @@ pub(crate) fn form(
     html! {
         details.act {
             summary class=[is_grave.then_some("grave")] { (label) }
-            form method="post" action=(desk.base().of("/act", verb)) {
+            form method="post" action=(ctx.base().of("/act", verb)) {
                 p { (action.explains(flag)) }
                 @for (name, value) in of { input type="hidden" name=(name) value=(value); }
-                input type="hidden" name="back" value=(desk.address);
+                input type="hidden" name="back" value=(ctx.address);
                 (fields)
                 @if action.has("reason") { (reason()) }
                 button class=(if is_grave { "grave" } else { "primary" }) { (label) }

@@ -8,14 +8,14 @@ use crate::config::parse_duration;
 
 /// A point in time, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum TimeArg {
     /// This instant.
     At(SystemTime),
     /// This long before the database's current time.
     Ago(Duration),
 }
 
-impl Moment {
+impl TimeArg {
     /// Splits a moment into a time, or seconds before the database's current time.
     pub(crate) fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
         match moment {
@@ -30,11 +30,11 @@ impl Moment {
 ///
 /// # Errors
 /// A sentence that says what is allowed.
-pub fn parse_moment(text: &str) -> Result<Moment, String> {
+pub fn parse_time_arg(text: &str) -> Result<TimeArg, String> {
     if let Some(time) = parse_rfc3339(text) {
-        return Ok(Moment::At(time));
+        return Ok(TimeArg::At(time));
     }
-    parse_duration(text).map(Moment::Ago).map_err(|_| {
+    parse_duration(text).map(TimeArg::Ago).map_err(|_| {
         format!(
             "must be an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, got {text:?}"
         )
@@ -60,8 +60,8 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Moment {
-        Moment::At(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    fn at(seconds: u64) -> TimeArg {
+        TimeArg::At(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
     #[test]
@@ -70,9 +70,9 @@ mod tests {
             ("1970-01-02T00:00:00Z", at(86_400)),
             ("1970-01-02T02:30:00+02:30", at(86_400)),
             ("1970-01-01T19:00:00-05:00", at(86_400)),
-            ("2h", Moment::Ago(Duration::from_hours(2))),
+            ("2h", TimeArg::Ago(Duration::from_hours(2))),
         ] {
-            assert_eq!(parse_moment(text), Ok(moment), "{text}");
+            assert_eq!(parse_time_arg(text), Ok(moment), "{text}");
         }
         for text in [
             "",
@@ -83,7 +83,7 @@ mod tests {
             "1970-01-02T00:00:00ø00:00",
             "-2h",
         ] {
-            let refused = parse_moment(text).unwrap_err();
+            let refused = parse_time_arg(text).unwrap_err();
             assert!(
                 refused.contains(&format!("{text:?}")) && refused.contains("ago"),
                 "{refused}"

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::guard::{Guard, Pace, admit, by_name, explain};
-use crate::server::{Bounds, Shares, limited, logged, serve_within};
+use crate::server::{Bounds, FairQuota, limited, logged, serve_within};
 use crate::shared::ConsoleState;
 
 /// The longest time for a request, including its body.
@@ -44,8 +44,8 @@ pub(crate) fn guarded(pages: Router, shared: &Arc<ConsoleState>) -> Router {
     let guard = Guard {
         shared: shared.clone(),
         pace: Arc::new(Pace::default()),
-        places: Shares::new(IN_FLIGHT),
-        people: Shares::new(IN_FLIGHT_OF_ONE),
+        places: FairQuota::new(IN_FLIGHT),
+        people: FairQuota::new(IN_FLIGHT_OF_ONE),
     };
     pages
         .layer(from_fn_with_state(guard, admit))

@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use clap::{Arg, ArgAction, Command, Subcommand};
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
-use tidegate::admin::{Moment, Request};
+use tidegate::admin::{Request, TimeArg};
 use tidegate_cli::{Answer, quoted};
 
-use crate::desk::Desk;
+use crate::context::RequestContext;
 use crate::form::FormFields;
 use crate::html::{select, suggestions, tick};
 use crate::problem::Problem;
@@ -119,7 +119,7 @@ impl Action {
     /// Reads the request of this person from a form or an address.
     pub(crate) fn request(
         self,
-        desk: &Desk,
+        ctx: &RequestContext,
         sent: &FormFields,
         intent: Intent<'_>,
     ) -> Result<Request, Problem> {
@@ -158,7 +158,7 @@ impl Action {
             fields.insert("budget".to_owned(), BUDGET.into());
         }
         if self.has("actor") {
-            fields.insert("actor".to_owned(), desk.actor().into());
+            fields.insert("actor".to_owned(), ctx.actor().into());
         }
         Ok(Request::read(&self.name().replace('-', "_"), fields)?)
     }
@@ -176,12 +176,12 @@ impl Action {
 
 /// Runs an action, and starts a drain if it has made events ready. That nothing could be done is a conflict:
 /// the page showed an outdated state.
-pub(crate) async fn done(desk: &Desk, request: &Request) -> Result<Answer, Problem> {
-    let answer = tidegate_cli::answer(desk.service(), request).await?;
+pub(crate) async fn done(ctx: &RequestContext, request: &Request) -> Result<Answer, Problem> {
+    let answer = tidegate_cli::answer(ctx.service(), request).await?;
     if !answer.is_done() {
         return Err(Problem::conflict(answer.text()));
     }
-    desk.service().wake().await;
+    ctx.service().wake().await;
     Ok(answer)
 }
 
@@ -215,7 +215,7 @@ impl Field {
 
     /// Whether it is a time that may be written as a time ago.
     pub(crate) fn is_moment(self) -> bool {
-        self.is::<Moment>()
+        self.is::<TimeArg>()
     }
 
     /// Returns the value, if there is one.

@@ -18,7 +18,7 @@ use crate::shared::ConsoleState;
 use crate::who::Identity;
 
 /// The context of a request.
-pub(crate) struct Desk {
+pub(crate) struct RequestContext {
     pub shared: Arc<ConsoleState>,
     pub who: Identity,
     pub rights: Rights,
@@ -30,7 +30,7 @@ pub(crate) struct Desk {
     pub done: Option<String>,
 }
 
-impl Desk {
+impl RequestContext {
     pub(crate) fn base(&self) -> &Base {
         &self.shared.settings.base
     }
@@ -80,7 +80,7 @@ impl Desk {
     }
 }
 
-impl FromRequestParts<Arc<ConsoleState>> for Desk {
+impl FromRequestParts<Arc<ConsoleState>> for RequestContext {
     type Rejection = Problem;
 
     async fn from_request_parts(
