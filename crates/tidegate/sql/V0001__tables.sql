@@ -454,6 +454,30 @@ COMMENT ON COLUMN @tidegate.event_log.lease_token IS
 COMMENT ON COLUMN @tidegate.event_log.deadline IS 'The deadline that the event had in event_queue.expires_at. Null: none.';
 COMMENT ON COLUMN @tidegate.event_log.forgotten_at IS 'When forget() removed the event''s content. Null: the content is complete.';
 
+-- The row of the log for an event that ends, and the row of the queue for its replay: only these two know the
+-- columns of both tables. Postgres writes them out into the statement that calls them, and calls nothing.
+-- Therefore an argument must be no subselect and no volatile function.
+CREATE FUNCTION @tidegate.log_row(
+    event @tidegate.event_queue, status text, attempts integer, errors jsonb, result jsonb, progress jsonb,
+    taken_at timestamptz, instant timestamptz, kept_until timestamptz, token uuid
+) RETURNS SETOF @tidegate.event_log
+    LANGUAGE sql STABLE ROWS 1
+BEGIN ATOMIC
+    SELECT event.id, event.kind, event.payload, event.group_key, event.dedup_key, event.correlation_id, status, attempts,
+           event.max_attempts, errors, result, progress, event.created_at, taken_at, instant, kept_until, token,
+           event.parent_id, event.replay_of, event.expires_at, event.traceparent, NULL::timestamptz;
+END;
+
+CREATE FUNCTION @tidegate.replay_row(
+    event @tidegate.event_log, new_id bigint, instant timestamptz, deadline timestamptz, progress jsonb
+) RETURNS SETOF @tidegate.event_queue
+    LANGUAGE sql STABLE ROWS 1
+BEGIN ATOMIC
+    SELECT new_id, event.kind, event.payload, coalesce(octet_length(event.payload::text), 0), event.group_key, event.dedup_key,
+           event.correlation_id, 0, 0, event.max_attempts, false, false, true, instant, deadline, instant, NULL::text, '[]'::jsonb,
+           progress, NULL::jsonb, NULL::timestamptz, NULL::bigint, event.id, event.traceparent;
+END;
+
 CREATE TABLE @tidegate.event_log_default PARTITION OF @tidegate.event_log DEFAULT;
 COMMENT ON TABLE @tidegate.event_log_default IS
     'Rows of the log whose day of expiry has no partition yet. A cleanup moves them. Columns as in event_log.';
@@ -612,4 +636,4 @@ GRANT SELECT, INSERT, UPDATE ON @tidegate.service TO @tidegate_drain;
 GRANT SELECT ON SEQUENCE @tidegate.event_queue_id_seq TO @tidegate_operate, @tidegate_read;
 GRANT SELECT (id) ON @tidegate.event_log_default TO @tidegate_operate, @tidegate_read;
 GRANT EXECUTE ON FUNCTION @tidegate.default_max_attempts TO @tidegate_publish, @tidegate_drain;
-GRANT EXECUTE ON FUNCTION @tidegate.refuse TO @tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.refuse, @tidegate.log_row TO @tidegate_drain;

@@ -80,16 +80,14 @@ BEGIN
                  WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*
             ), logged AS (
                 INSERT INTO @tidegate.event_log
-                       (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
-                        created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
-                        replay_of, traceparent)
-                SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
-                       g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
-                       CASE WHEN own_retention
-                            THEN instant + coalesce((SELECT k.retention_completed FROM @tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
-                            ELSE usual_expiry END,
-                       g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
+                SELECT r.*
                   FROM gone AS g
+                 CROSS JOIN LATERAL (
+                       SELECT CASE WHEN own_retention
+                                   THEN instant + coalesce((SELECT k.retention_completed FROM @tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                                   ELSE usual_expiry END AS until) AS kept
+                 CROSS JOIN LATERAL @tidegate.log_row(g::@tidegate.event_queue, 'COMPLETED', g.attempts + 1, g.errors, NULL, g.progress,
+                                                     lease.taken_at, instant, kept.until, tokens[n]) AS r
             -- From the removed rows, not from RETURNING of the insert: that costs twice as much.
             ), counted AS (
                 SELECT g.kind, width_bucket(tstzrange_subdiff(g.created_at, instant), bounds) AS bucket, count(*) AS events,
@@ -147,17 +145,16 @@ BEGIN
     WITH lease AS MATERIALIZED (
         SELECT l.taken_at FROM @tidegate.lease AS l WHERE l.token = complete_held.token AND l.ids @> complete_held.id
     ), gone AS (
-        DELETE FROM @tidegate.event_queue AS q USING lease AS l WHERE q.id = complete_held.id RETURNING q.*, l.taken_at
+        DELETE FROM @tidegate.event_queue AS q USING lease WHERE q.id = complete_held.id RETURNING q.*
     ), logged AS (
         INSERT INTO @tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
-                created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
-                replay_of, traceparent)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
-               g.max_attempts, g.errors, g.progress, g.created_at, g.taken_at, instant,
-               instant + coalesce((SELECT k.retention_completed FROM @tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days'),
-               g.expires_at, complete_held.token, g.parent_id, g.replay_of, g.traceparent
-          FROM gone AS g)
+        SELECT r.*
+          FROM gone AS g
+         CROSS JOIN lease AS l
+          LEFT JOIN @tidegate.event_kind AS k ON k.kind = g.kind
+         CROSS JOIN LATERAL @tidegate.log_row(g::@tidegate.event_queue, 'COMPLETED', g.attempts + 1, g.errors, NULL, g.progress,
+                                             l.taken_at, instant, instant + coalesce(k.retention_completed, '30 days'),
+                                             complete_held.token) AS r)
     SELECT g.kind, g.attempts + 1 AS attempts, g.created_at INTO gone FROM gone AS g;
     IF gone.kind IS NULL
        OR NOT EXISTS (SELECT FROM @tidegate.lease AS l WHERE l.token = complete_held.token AND l.ids @> complete_held.id)
@@ -284,25 +281,21 @@ BEGIN
         SELECT o.* FROM unnest(finalize_leased.ids, statuses, rans, error_lists, results, progresses)
                AS o(id, status, ran, errors, result, progress)
          WHERE o.id <> ALL (busy_ids)
-    ), removed AS (
+    ), gone AS (
         DELETE FROM @tidegate.event_queue AS q
          WHERE q.id = ANY (finalize_leased.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
         RETURNING q.*
-    ), gone AS (
-        SELECT q.*, o.status, o.ran, o.errors AS new_errors, o.result, o.progress AS new_progress
-          FROM removed AS q JOIN outcome AS o ON o.id = q.id
     ), logged AS (
         INSERT INTO @tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, lease_token, parent_id, replay_of, traceparent)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.status, g.attempts + g.ran::int,
-               g.max_attempts, @tidegate.append_errors(g.errors, g.new_errors::jsonb, instant), g.result::jsonb,
-               @tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at, lease.taken_at, instant,
-               instant + CASE WHEN g.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
-                              ELSE coalesce(k.retention_failed, '90 days') END,
-               g.expires_at, finalize_leased.token, g.parent_id, g.replay_of, g.traceparent
-          FROM gone AS g LEFT JOIN @tidegate.event_kind AS k ON k.kind = g.kind
+        SELECT r.*
+          FROM gone AS g
+          JOIN outcome AS o ON o.id = g.id
+          LEFT JOIN @tidegate.event_kind AS k ON k.kind = g.kind
+         CROSS JOIN LATERAL @tidegate.log_row(
+               g::@tidegate.event_queue, o.status, g.attempts + o.ran::int, @tidegate.append_errors(g.errors, o.errors::jsonb, instant),
+               o.result::jsonb, @tidegate.merge_progress(g.progress, o.progress::jsonb), lease.taken_at, instant,
+               instant + CASE WHEN o.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
+                              ELSE coalesce(k.retention_failed, '90 days') END, finalize_leased.token) AS r
         RETURNING id, kind, status, attempts, created_at, errors->-1->>'code' AS code
     ), follow_ups AS (
         SELECT array_agg(f.kind ORDER BY f.position) AS kinds,

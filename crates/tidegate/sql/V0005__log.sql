@@ -364,7 +364,8 @@ BEGIN
     WITH gone AS (
         DELETE FROM @tidegate.event_queue AS q WHERE q.id = ANY (event_ids) RETURNING q.*
     ), told AS (
-        SELECT g.*, l.token, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
+        SELECT g.id, l.token, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun,
+               least(g.attempts + coalesce(g.id <= l.started_to, false)::int, g.max_attempts) AS attempts
           FROM gone AS g LEFT JOIN @tidegate.lease AS l
             ON l.ids @> g.id AND NOT EXISTS (SELECT FROM @tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = g.id)
     ), cut AS (
@@ -372,17 +373,14 @@ BEGIN
         SELECT t.token, t.id FROM told AS t WHERE t.token IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING
     ), logged AS (
         INSERT INTO @tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, parent_id, replay_of, traceparent)
-        SELECT t.id, t.kind, t.payload, t.group_key, t.dedup_key, t.correlation_id, 'FAILED',
-               least(t.attempts + t.begun::int, t.max_attempts), t.max_attempts,
-               @tidegate.append_errors(t.errors, jsonb_build_array(jsonb_build_object(
-                   'handler', NULL, 'code', code, 'message', message, 'attempt', least(t.attempts + t.begun::int, t.max_attempts))),
-                   instant),
-               t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
-               t.expires_at, t.parent_id, t.replay_of, t.traceparent
-          FROM told AS t LEFT JOIN @tidegate.event_kind AS k ON k.kind = t.kind
+        SELECT r.*
+          FROM gone AS g
+          JOIN told AS t ON t.id = g.id
+          LEFT JOIN @tidegate.event_kind AS k ON k.kind = g.kind
+         CROSS JOIN LATERAL @tidegate.log_row(
+               g::@tidegate.event_queue, 'FAILED', t.attempts, @tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', t.attempts)), instant),
+               NULL, g.progress, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'), NULL) AS r
         RETURNING id, kind, status, attempts, created_at
     ), counted AS (
         SELECT @tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant,

@@ -154,23 +154,22 @@ CREATE FUNCTION @tidegate.insert_replays(originals bigint[], failed_handlers_onl
     RETURNS TABLE (new_id bigint, original bigint)
     LANGUAGE plpgsql AS $$
 DECLARE
+    instant timestamptz;
     drawn bigint[];
 BEGIN
     PERFORM @tidegate.lock_groups(ARRAY(
         SELECT DISTINCT l.group_key FROM @tidegate.event_log AS l WHERE l.id = ANY (originals)));
+    instant := clock_timestamp();
     drawn := ARRAY(SELECT nextval('@tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
     RETURN QUERY
     INSERT INTO @tidegate.event_queue AS q
-           (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of,
-            kind_known, traceparent)
     OVERRIDING SYSTEM VALUE
-    SELECT pair.new_id, l.kind, l.payload, coalesce(octet_length(l.payload::text), 0), l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
-           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
-                THEN clock_timestamp() + expires_in ELSE l.deadline END,
-           CASE WHEN failed_handlers_only THEN @tidegate.done_so_far(l.progress, l.status, l.errors) END,
-           l.id, true, l.traceparent
+    SELECT r.*
       FROM unnest(drawn, originals) AS pair(new_id, id)
       JOIN @tidegate.event_log AS l ON l.id = pair.id
+     CROSS JOIN LATERAL @tidegate.replay_row(
+           l, pair.new_id, instant, CASE WHEN l.deadline <= instant AND expires_in IS NOT NULL THEN instant + expires_in ELSE l.deadline END,
+           CASE WHEN failed_handlers_only THEN @tidegate.done_so_far(l.progress, l.status, l.errors) END) AS r
      ORDER BY l.id
     ON CONFLICT DO NOTHING
     RETURNING q.id, q.replay_of;
