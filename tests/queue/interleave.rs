@@ -347,8 +347,7 @@ async fn i5_a_write_that_waited_for_a_lease_that_was_rolled_back_is_still_the_ho
 /// The ends of an event that a handler's transaction may send, and its progress.
 const OF_A_HANDLER: [&str; 3] = [
     "SELECT tidegate.complete_held($1::bigint, $2::uuid)",
-    "SELECT tidegate.finalize_leased($2::uuid, ARRAY[$1::bigint], ARRAY['COMPLETED'], ARRAY[true], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], true,
-                                     '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+    "SELECT tidegate.finalize_leased($2::uuid, ARRAY[$1::bigint], ARRAY['COMPLETED'], ARRAY[true], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], true)",
     "SELECT tidegate.save_progress($1::bigint, $2::uuid, '{\"handlers\": {\"act\": {}}}')",
 ];
 

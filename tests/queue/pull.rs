@@ -475,7 +475,7 @@ async fn the_role_for_it_reaches_every_step_and_no_table() {
         "SELECT FROM tidegate.lease",
         "SELECT FROM tidegate.event_log",
         "SELECT tidegate.cancel(kind => 'act', reason => 'x')",
-        "SELECT tidegate.finalize_leased(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        "SELECT tidegate.finalize_leased(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
     ] {
         let refused = login.batch_execute(sql).await.unwrap_err();
         let found = refused.code();

@@ -400,8 +400,7 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
     publish_acts(&client, 1).await;
     let held = lease(&client, 1).await[0].lease;
     let finalize = format!(
-        "SELECT tidegate.finalize_leased('{}', ARRAY[{}::bigint], ARRAY['DONE'], ARRAY[true], '{{}}', '{{}}', '{{}}', false,
-                                  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+        "SELECT tidegate.finalize_leased('{}', ARRAY[{}::bigint], ARRAY['DONE'], ARRAY[true], '{{}}', '{{}}', '{{}}', false)",
         held.token, held.id
     );
     end(&client, held).await;

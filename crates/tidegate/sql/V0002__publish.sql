@@ -518,6 +518,46 @@ BEGIN
       FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
 END $$;
 
+-- The follow-ups of a batch of ends, one array a column. All arrays except the first two may be shorter.
+-- `delays` and `expires_in` are seconds from the end.
+CREATE TYPE @tidegate.follow_ups AS (
+    parent_ids bigint[], kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    delays double precision[], expires_ats timestamptz[], max_attempts_each integer[], expires_in double precision[],
+    traceparents text[]
+);
+
+-- Publishes those follow-ups whose parents have ended: `ended`, with what their follow-ups inherit. Returns
+-- how many are new.
+CREATE FUNCTION @tidegate.publish_follow_ups(
+    follow_ups @tidegate.follow_ups, instant timestamptz, ended bigint[], ended_correlation_ids text[], ended_traceparents text[]
+) RETURNS bigint
+    LANGUAGE plpgsql AS $$
+DECLARE
+    put record;
+BEGIN
+    SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
+           array_agg(f.payload::json ORDER BY f.position) AS payloads,
+           array_agg(f.group_key ORDER BY f.position) AS group_keys,
+           array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
+           array_agg(coalesce(f.correlation_id, p.correlation_id) ORDER BY f.position) AS correlation_ids,
+           array_agg(instant + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
+           array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
+           array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
+           array_agg(p.id ORDER BY f.position) AS parent_ids,
+           array_agg(coalesce(f.traceparent, p.traceparent) ORDER BY f.position) AS traceparents
+      INTO put
+      FROM unnest(follow_ups.parent_ids, follow_ups.kinds, follow_ups.payloads, follow_ups.group_keys, follow_ups.dedup_keys,
+                  follow_ups.correlation_ids, follow_ups.delays, follow_ups.expires_ats, follow_ups.max_attempts_each,
+                  follow_ups.expires_in, follow_ups.traceparents) WITH ORDINALITY
+           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, expires_in,
+                traceparent, position)
+      JOIN unnest(ended, ended_correlation_ids, ended_traceparents) AS p(id, correlation_id, traceparent) ON p.id = f.parent_id;
+    RETURN (SELECT count(*) FILTER (WHERE p.created)
+              FROM @tidegate.publish_children(put.kinds, put.payloads, put.group_keys, put.dedup_keys, put.correlation_ids, put.available_ats,
+                                             put.expires_ats, put.max_attempts, put.parent_ids, put.traceparents) AS p
+             WHERE put.kinds IS NOT NULL);
+END $$;
+
 -- The answer has the order of the arguments.
 CREATE FUNCTION @tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
@@ -623,4 +663,4 @@ COMMENT ON FUNCTION @tidegate.publish_many IS
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION @tidegate.publish, @tidegate.publish_one, @tidegate.publish_many, @tidegate.publish_batch,
     @tidegate.takes_plaintext, @tidegate.refusal, @tidegate.has_nul TO @tidegate_publish, @tidegate_drain;
-GRANT EXECUTE ON FUNCTION @tidegate.publish_children, @tidegate.max_group_delay, @tidegate.receive TO @tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.publish_children, @tidegate.publish_follow_ups, @tidegate.max_group_delay, @tidegate.receive TO @tidegate_drain;

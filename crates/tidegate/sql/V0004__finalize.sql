@@ -195,7 +195,7 @@ END $$;
 -- Which of these events cannot end now: another transaction has their row, or is publishing to the group of a
 -- follow-up, for longer than a moment. The rows of the others are locked. It runs with the settings of
 -- finalize_leased(), which alone calls it.
-CREATE FUNCTION @tidegate.busy_ends(event_ids bigint[], leased int8multirange, next_parent_ids bigint[], next_group_keys text[])
+CREATE FUNCTION @tidegate.busy_ends(event_ids bigint[], leased int8multirange, follow_ups @tidegate.follow_ups)
     RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     free bigint[];
@@ -219,10 +219,10 @@ BEGIN
         END;
         PERFORM set_config('lock_timeout', '1s', true);
     END IF;
-    IF cardinality(next_group_keys) > 0 THEN
-        busy := @tidegate.busy_groups(next_group_keys);
+    IF cardinality(follow_ups.group_keys) > 0 THEN
+        busy := @tidegate.busy_groups(follow_ups.group_keys);
         busy_ids := busy_ids || ARRAY(
-            SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+            SELECT DISTINCT f.parent_id FROM unnest(follow_ups.parent_ids, follow_ups.group_keys) AS f(parent_id, group_key)
              WHERE f.group_key = ANY (busy));
     END IF;
     IF busy_ids <> '{}' THEN
@@ -248,9 +248,7 @@ END $$;
 -- one second.
 CREATE FUNCTION @tidegate.finalize_leased(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
-    next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
-    next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
-    next_expires_in double precision[], next_traceparents text[],
+    follow_ups @tidegate.follow_ups DEFAULT NULL,
     OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -275,7 +273,7 @@ BEGIN
     END IF;
     lease.ids := lease.ids - @tidegate.cuts_of(finalize_leased.token);
     IF NOT waits THEN
-        busy_ids := @tidegate.busy_ends(finalize_leased.ids, lease.ids, next_parent_ids, next_group_keys);
+        busy_ids := @tidegate.busy_ends(finalize_leased.ids, lease.ids, follow_ups);
     END IF;
     WITH outcome AS MATERIALIZED (
         SELECT o.* FROM unnest(finalize_leased.ids, statuses, rans, error_lists, results, progresses)
@@ -297,30 +295,11 @@ BEGIN
                instant + CASE WHEN o.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
                               ELSE coalesce(k.retention_failed, '90 days') END, finalize_leased.token) AS r
         RETURNING id, kind, status, attempts, created_at, errors->-1->>'code' AS code
-    ), follow_ups AS (
-        SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
-               array_agg(f.payload::json ORDER BY f.position) AS payloads,
-               array_agg(f.group_key ORDER BY f.position) AS group_keys,
-               array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
-               array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
-               array_agg(instant + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
-               array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
-               array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
-               array_agg(g.id ORDER BY f.position) AS parent_ids,
-               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
-          FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
-                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
-               AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                    max_attempts, expires_in, traceparent, position)
-          JOIN gone AS g ON g.id = f.parent_id
-        HAVING count(*) > 0
     ), put AS (
-        SELECT p.created
-          FROM follow_ups AS f,
-               @tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
-                                         f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                         f.traceparents) AS p)
-    SELECT array_agg(logged.id) AS ended, (SELECT count(*) FILTER (WHERE p.created) FROM put AS p) AS published,
+        SELECT @tidegate.publish_follow_ups(follow_ups, instant, p.ids, p.correlation_ids, p.traceparents) AS published
+          FROM (SELECT array_agg(g.id) AS ids, array_agg(g.correlation_id) AS correlation_ids, array_agg(g.traceparent) AS traceparents
+                  FROM gone AS g WHERE cardinality(follow_ups.parent_ids) > 0 HAVING count(*) > 0) AS p)
+    SELECT array_agg(logged.id) AS ended, (SELECT p.published FROM put AS p) AS published,
            array_agg(logged.kind) AS kinds, array_agg(logged.attempts) AS attempts, array_agg(logged.created_at) AS created_ats,
            array_agg(CASE WHEN logged.status = 'COMPLETED' AND NOT o.ran THEN 'PUT_OFF' ELSE logged.status END) AS statuses,
            array_agg(logged.code) AS codes
@@ -374,7 +353,7 @@ BEGIN
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
-        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+        ARRAY[NULL::text], ARRAY[NULL::text], false) AS f);
 END $$;
 
 -- Returns events to the queue for a later try, with the progress they have made. Events that are no longer

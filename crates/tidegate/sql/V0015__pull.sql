@@ -39,8 +39,7 @@ BEGIN
                        ELSE 'its worker went away on the last attempt' END) AS why(code, message)
      WHERE r.kind <> ALL (kinds) OR r.expires_at <= moment OR r.attempt > r.max_attempts OR r.lapses >= 10;
     IF ended.ids IS NOT NULL THEN
-        PERFORM @tidegate.finalize_leased(sort_out.token, ended.ids, ended.statuses, ended.rans, ended.errors, ended.none, ended.none, true,
-                                         '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}');
+        PERFORM @tidegate.finalize_leased(sort_out.token, ended.ids, ended.statuses, ended.rans, ended.errors, ended.none, ended.none, true);
     END IF;
     BEGIN
         PERFORM sum(octet_length(r.payload::text)) FROM @tidegate.read_leased(sort_out.token, 0, 1000) AS r;
@@ -153,10 +152,11 @@ BEGIN
         page := least(page * 2, 1000);
     END LOOP;
     RETURN QUERY
-    SELECT r.id, lease_token, r.kind, r.payload, r.group_key, r.correlation_id, r.attempt, r.max_attempts, r.created_at, r.expires_at,
-           l.expires_at, format('tidegate-%s-%s', r.id, (extract(epoch FROM r.created_at) * 1000000)::bigint), r.traceparent, r.progress
-      FROM @tidegate.lease AS l CROSS JOIN LATERAL @tidegate.read_leased(l.token, 0, poll.most) AS r
-     WHERE l.token = lease_token ORDER BY r.id;
+    SELECT q.id, lease_token, q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
+           l.expires_at, format('tidegate-%s-%s', q.id, (extract(epoch FROM q.created_at) * 1000000)::bigint), q.traceparent, q.progress
+      FROM @tidegate.lease AS l CROSS JOIN LATERAL @tidegate.in_hand(ARRAY[l.token]) AS h
+     CROSS JOIN LATERAL (SELECT e.* FROM @tidegate.event_queue AS e WHERE e.id = h.id OFFSET 0) AS q
+     WHERE l.token = lease_token ORDER BY q.id;
 END $$;
 COMMENT ON FUNCTION @tidegate.poll IS
     'Leases the next ready events, lowest id first, for a program that handles events by SQL. Commit before the work begins. '
@@ -250,8 +250,7 @@ BEGIN
       WHERE octet_length(result::text) > 1048576;
     status := given_status;
     already := event.id IS NULL OR cardinality((SELECT f.ended_ids FROM @tidegate.finalize_leased(
-        token, ARRAY[event.id], ARRAY[status], ARRAY[true], ARRAY[errors::text], ARRAY[result::text], ARRAY[NULL::text], true,
-        '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f)) = 0;
+        token, ARRAY[event.id], ARRAY[status], ARRAY[true], ARRAY[errors::text], ARRAY[result::text], ARRAY[NULL::text], true) AS f)) = 0;
     IF already THEN
         -- Perhaps by another session at this moment.
         SELECT max(l.status) INTO status FROM @tidegate.logged(end_pulled.id) AS l WHERE l.lease_token = end_pulled.token;

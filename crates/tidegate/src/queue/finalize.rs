@@ -1,14 +1,14 @@
 //! Ending events: complete, finalize, retry, and store progress.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lease::{Returned, columns};
+use super::publish::{EventColumns, follow_ups};
 use super::statement::statements;
 use super::{Queryable, document, documents, first, query, text, within_limit};
 use crate::connect::Client;
@@ -30,11 +30,15 @@ SELECT to_jsonb(one)::text
     /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
     /// returned was no longer held by this drain, or is busy.
     FINALIZE: "finalize" [
-        UUID, INT8_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, INT8_ARRAY,
-        TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
-    ] = "\
+        UUID, INT8_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, INT8_ARRAY;
+        follow_ups
+    ] = concat!(
+        "\
 SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
-  FROM @tidegate.finalize_leased($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
+  FROM @tidegate.finalize_leased($1, $2, $3, $4, $5, $6, $7, $8, ",
+        follow_ups!(),
+        ") AS f"
+    );
 
     /// Ends event `$2` of lease `$1` without reading its payload.
     END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT @tidegate.end_unreadable($1, $2, $3)";
@@ -287,32 +291,11 @@ pub async fn finalize_under(
     let parents: Vec<i64> = follow_ups.iter().map(|(parent, _)| *parent).collect();
     let events = EventColumns::of(&follow_ups.iter().map(|(_, event)| *event));
     let waits = follow == Follow::Wait;
-    let rows = query(
-        client,
-        &FINALIZE,
-        &[
-            &token,
-            &ids,
-            &statuses,
-            &rans,
-            &errors,
-            &results,
-            &progress,
-            &waits,
-            &parents,
-            &events.kinds,
-            &events.payloads,
-            &events.group_keys,
-            &events.dedup_keys,
-            &events.correlation_ids,
-            &events.delays,
-            &events.expires_ats,
-            &events.max_attempts,
-            &events.expires_ins,
-            &events.traceparents,
-        ],
-    )
-    .await;
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![
+        &token, &ids, &statuses, &rans, &errors, &results, &progress, &waits, &parents,
+    ];
+    values.extend(events.values());
+    let rows = query(client, &FINALIZE, &values).await;
     let rows = rows.map_err(|error| match ends {
         [end] => if_held(error, end.lease),
         _ => error,
@@ -372,42 +355,9 @@ pub(crate) async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
-/// Events to publish, as arrays. An array ends early where the rest is null.
-pub(super) struct EventColumns<'a> {
-    pub kinds: Vec<&'a str>,
-    pub payloads: Vec<Option<&'a str>>,
-    pub group_keys: Vec<Option<&'a str>>,
-    pub dedup_keys: Vec<Option<&'a str>>,
-    pub correlation_ids: Vec<Option<&'a str>>,
-    pub delays: Vec<Option<f64>>,
-    pub expires_ats: Vec<Option<SystemTime>>,
-    pub expires_ins: Vec<Option<f64>>,
-    pub max_attempts: Vec<Option<i32>>,
-    pub traceparents: Vec<Option<&'a str>>,
-}
-
-impl<'a> EventColumns<'a> {
-    pub(super) fn of(events: &(impl Iterator<Item = &'a NewEvent> + Clone)) -> Self {
-        Self {
-            kinds: events.clone().map(|event| event.kind.as_str()).collect(),
-            payloads: column(events, |event| event.payload.as_deref().map(RawValue::get)),
-            group_keys: column(events, |event| event.group_key.as_deref()),
-            dedup_keys: column(events, |event| event.dedup_key.as_deref()),
-            correlation_ids: column(events, |event| event.correlation_id.as_deref()),
-            delays: column(events, |event| event.delay.map(|delay| delay.as_secs_f64())),
-            expires_ats: column(events, |event| event.expires_at),
-            expires_ins: column(events, |event| {
-                event.expires_in.map(|time| time.as_secs_f64())
-            }),
-            max_attempts: column(events, |event| event.max_attempts.map(i32::from)),
-            traceparents: column(events, |event| event.traceparent.as_deref()),
-        }
-    }
-}
-
 /// Returns a column of values, or an empty one if every value is null. The database fills a missing end with
 /// nulls (publishing 1,000 events takes a tenth less time).
-fn column<S, T>(
+pub(super) fn column<S, T>(
     rows: &(impl Iterator<Item = S> + Clone),
     value: impl Fn(S) -> Option<T>,
 ) -> Vec<Option<T>> {

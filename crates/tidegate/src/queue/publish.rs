@@ -1,15 +1,36 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
+use std::time::SystemTime;
+
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
-use super::finalize::EventColumns;
+use super::finalize::column;
 use super::statement::statements;
 use super::{Queryable, first, query};
 use crate::error::{Error, Result};
 use crate::event::{NewEvent, Publishable};
 use crate::sealing;
 use crate::trace::{self, Publishing};
+
+/// The follow-ups of a statement whose ninth parameter is their parents: the text, or with those nine the types
+/// of all parameters.
+macro_rules! follow_ups {
+    () => {
+        "ROW($9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)::@tidegate.follow_ups"
+    };
+    ($($param:ident),*) => {{
+        use tokio_postgres::types::Type;
+        &[
+            $(Type::$param,)*
+            Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY,
+            Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY, Type::TEXT_ARRAY,
+        ]
+    }};
+}
+
+pub(super) use follow_ups;
 
 statements! {
     /// Records a message from outside. Returns false if it was taken in before.
@@ -36,6 +57,55 @@ SELECT p.id, p.created, p.status, p.attempts, false AS replaced
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
        $8, $10) AS p";
+}
+
+/// Events to publish, as arrays. An array ends early where the rest is null.
+pub(super) struct EventColumns<'a> {
+    kinds: Vec<&'a str>,
+    payloads: Vec<Option<&'a str>>,
+    group_keys: Vec<Option<&'a str>>,
+    dedup_keys: Vec<Option<&'a str>>,
+    correlation_ids: Vec<Option<&'a str>>,
+    delays: Vec<Option<f64>>,
+    expires_ats: Vec<Option<SystemTime>>,
+    expires_ins: Vec<Option<f64>>,
+    max_attempts: Vec<Option<i32>>,
+    traceparents: Vec<Option<&'a str>>,
+}
+
+impl<'a> EventColumns<'a> {
+    pub(super) fn of(events: &(impl Iterator<Item = &'a NewEvent> + Clone)) -> Self {
+        Self {
+            kinds: events.clone().map(|event| event.kind.as_str()).collect(),
+            payloads: column(events, |event| event.payload.as_deref().map(RawValue::get)),
+            group_keys: column(events, |event| event.group_key.as_deref()),
+            dedup_keys: column(events, |event| event.dedup_key.as_deref()),
+            correlation_ids: column(events, |event| event.correlation_id.as_deref()),
+            delays: column(events, |event| event.delay.map(|delay| delay.as_secs_f64())),
+            expires_ats: column(events, |event| event.expires_at),
+            expires_ins: column(events, |event| {
+                event.expires_in.map(|time| time.as_secs_f64())
+            }),
+            max_attempts: column(events, |event| event.max_attempts.map(i32::from)),
+            traceparents: column(events, |event| event.traceparent.as_deref()),
+        }
+    }
+
+    /// Returns the values of the parameters, as [`PUBLISH`] and [`follow_ups`] have them.
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 10] {
+        [
+            &self.kinds,
+            &self.payloads,
+            &self.group_keys,
+            &self.dedup_keys,
+            &self.correlation_ids,
+            &self.delays,
+            &self.expires_ats,
+            &self.max_attempts,
+            &self.expires_ins,
+            &self.traceparents,
+        ]
+    }
 }
 
 /// A published event as it is stored (C5).
@@ -165,24 +235,9 @@ pub async fn publish_batch(
     for traceparent in &mut columns.traceparents {
         *traceparent = traceparent.or(here.as_deref());
     }
-    let rows = query(
-        client,
-        &PUBLISH,
-        &[
-            &columns.kinds,
-            &columns.payloads,
-            &columns.group_keys,
-            &columns.dedup_keys,
-            &columns.correlation_ids,
-            &columns.delays,
-            &columns.expires_ats,
-            &columns.max_attempts,
-            &columns.expires_ins,
-            &columns.traceparents,
-        ],
-    )
-    .await
-    .map_err(refused)?;
+    let rows = query(client, &PUBLISH, &columns.values())
+        .await
+        .map_err(refused)?;
     if let Some(recorded) = recorded {
         let first = events.first().map_or("", |event| event.kind.as_str());
         let alike = events.iter().all(|event| event.kind == first);

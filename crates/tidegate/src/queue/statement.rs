@@ -15,16 +15,18 @@ pub struct Statement {
 }
 
 /// Defines statements, also a program's own, each as `NAME: "name in error messages" [types of its
-/// parameters] = "text";`, and their list `ALL`.
+/// parameters] = "text";`, and their list `ALL`. A macro behind a semicolon adds the types of further ones.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statements {
-    ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)*) => {
+    (@params $($param:ident),*) => { &[$($crate::tokio_postgres::types::Type::$param),*] };
+    (@params $($param:ident),*; $more:ident) => { $more!($($param),*) };
+    ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),* $(; $more:ident)?] = $text:expr;)*) => {
         $(
             $(#[$doc])*
             $vis static $name: $crate::queue::Statement = $crate::queue::Statement {
                 name: $label,
-                params: &[$($crate::tokio_postgres::types::Type::$param),*],
+                params: $crate::statements!(@params $($param),* $(; $more)?),
                 text: $text,
             };
         )*
