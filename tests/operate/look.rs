@@ -9,10 +9,10 @@ use test_support::probe::{number, service};
 use test_support::{
     self as support, TestDb, binary, contains, execute, has, lease_away, statement,
 };
+use tidegate::Hooks;
 use tidegate::admin::Request;
 use tidegate::connect::Client;
-use tidegate::queue::{self, Statement};
-use tidegate::{Hooks, NewEvent};
+use tidegate::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::types::{ToSql, Type};
 
@@ -378,42 +378,6 @@ async fn admin(db: &TestDb) -> Client {
 }
 
 // show
-
-#[tokio::test]
-async fn an_events_tags_are_shown_while_it_is_live_and_in_the_log() {
-    let (db, client) = support::opened().await;
-    let tags = ["north", "a \"quoted\\ {one}, 2"];
-    let tagged = NewEvent::raw("case_opened", None).tags(tags);
-    let alone = queue::publish(&client, &tagged).await.unwrap().id;
-    let batch = queue::publish_batch(&client, &[tagged, NewEvent::raw("case_opened", None)]).await;
-    let batch = batch.unwrap();
-    let sql = "SELECT id FROM tidegate.publish('case_opened', NULL, tags => $1)";
-    let by_sql: i64 = client.query_one(sql, &[&&tags[..]]).await.unwrap().get(0);
-    let expected = [
-        (alone, json!(tags)),
-        (batch[0].id, json!(tags)),
-        (batch[1].id, Value::Null),
-        (by_sql, json!(tags)),
-    ];
-    for place in ["event_queue", "event_log"] {
-        for (id, tags) in &expected {
-            let shown = json(&db, &["show", &id.to_string()]).await;
-            assert_eq!(
-                (&shown["in"], &shown["tags"]),
-                (&json!(place), tags),
-                "{id}"
-            );
-        }
-        json(&db, &["drain", "--budget", "10s"]).await;
-    }
-    let many = client.query_one(sql, &[&vec![""; 1]]).await.unwrap_err();
-    let told = many.as_db_error().unwrap().message();
-    assert!(told.starts_with("tags: must be 1 to 20 texts"), "{told}");
-    let refused = NewEvent::raw("case_opened", None)
-        .tags(vec!["t"; 21])
-        .check();
-    assert!(refused.unwrap_err().to_string().starts_with("tags: "));
-}
 
 #[tokio::test]
 async fn b8_show_has_the_origin_of_an_event_and_its_outcome() {

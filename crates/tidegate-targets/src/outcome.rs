@@ -83,7 +83,6 @@ struct FollowUp {
     delay: Option<f64>,
     expires_at: Option<jiff::Timestamp>,
     max_attempts: Option<u16>,
-    tags: Option<Vec<String>>,
 }
 
 /// How a function reads a batch.
@@ -279,9 +278,6 @@ impl FollowUp {
         }
         if let Some(attempts) = self.max_attempts {
             event = event.max_attempts(attempts);
-        }
-        if let Some(tags) = self.tags {
-            event = event.tags(tags);
         }
         Ok(Next { kind, group, event })
     }

@@ -128,12 +128,6 @@ COMMENT ON FUNCTION @tidegate.default_max_attempts IS
 -- payloads that it keeps out of memory. The column is not a generated one: where a table has a BEFORE UPDATE
 -- trigger, Postgres computes generated columns anew at every update. It would read the payload, and an event
 -- whose payload cannot be read could then not be changed at all.
--- Whether an event may have these tags.
-CREATE FUNCTION @tidegate.are_tags(tags text[]) RETURNS boolean
-    LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN cardinality(tags) BETWEEN 1 AND 20 AND array_ndims(tags) = 1 AND array_position(tags, NULL) IS NULL
-        AND array_position(tags, '') IS NULL AND char_length(array_to_string(tags, '')) <= 1000;
-
 CREATE TABLE @tidegate.event_queue (
     id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind           text        NOT NULL,
@@ -164,7 +158,6 @@ CREATE TABLE @tidegate.event_queue (
     -- The W3C trace context of the publish. The handlers continue the publisher's trace.
     -- <https://www.w3.org/TR/trace-context/#traceparent-header>
     traceparent    text,
-    tags           text[],
     -- The trigger event_queue_check checks the publishers' columns first. It also checks the payload's text:
     -- a second search for NUL characters would cost as much as the first.
     CONSTRAINT kind_is_1_to_100_characters CHECK (char_length(kind) BETWEEN 1 AND 100),
@@ -181,7 +174,6 @@ CREATE TABLE @tidegate.event_queue (
     CONSTRAINT waits_since_is_finite CHECK (isfinite(waits_since)),
     CONSTRAINT errors_is_an_array CHECK (jsonb_typeof(errors) = 'array'),
     CONSTRAINT traceparent_is_w3c CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
-    CONSTRAINT tags_are_1_to_20_of_1000_characters_together CHECK (@tidegate.are_tags(tags)),
     CONSTRAINT delayed_in_a_group_is_stray CHECK (NOT delayed OR group_key IS NULL OR stray)
 ) WITH (
     -- The table is small and its rows are replaced quickly. Waiting until a fifth of it is dead makes scans
@@ -246,8 +238,6 @@ COMMENT ON COLUMN @tidegate.event_queue.parent_id IS
 COMMENT ON COLUMN @tidegate.event_queue.replay_of IS
     'The id of the finished event that this one replays. Null: it is not a replay.';
 COMMENT ON COLUMN @tidegate.event_queue.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
-COMMENT ON COLUMN @tidegate.event_queue.tags IS
-    'Texts of the publisher to tell events apart by: 1 to 20, none empty, of at most 1000 characters together. Null: none.';
 COMMENT ON SEQUENCE @tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest drawn id.';
 
 CREATE INDEX event_queue_ready ON @tidegate.event_queue (id) WHERE NOT delayed;
@@ -439,7 +429,6 @@ CREATE TABLE @tidegate.event_log (
     replay_of             bigint,
     deadline              timestamptz,
     traceparent           text,
-    tags                  text[],
     forgotten_at          timestamptz
 ) PARTITION BY RANGE (expires_at);
 COMMENT ON TABLE @tidegate.event_log IS
@@ -476,7 +465,7 @@ CREATE FUNCTION @tidegate.log_row(
 BEGIN ATOMIC
     SELECT event.id, event.kind, event.payload, event.group_key, event.dedup_key, event.correlation_id, status, attempts,
            event.max_attempts, errors, result, progress, event.created_at, taken_at, instant, kept_until, token,
-           event.parent_id, event.replay_of, event.expires_at, event.traceparent, event.tags, NULL::timestamptz;
+           event.parent_id, event.replay_of, event.expires_at, event.traceparent, NULL::timestamptz;
 END;
 
 CREATE FUNCTION @tidegate.replay_row(
@@ -486,7 +475,7 @@ CREATE FUNCTION @tidegate.replay_row(
 BEGIN ATOMIC
     SELECT new_id, event.kind, event.payload, coalesce(octet_length(event.payload::text), 0), event.group_key, event.dedup_key,
            event.correlation_id, 0, 0, event.max_attempts, false, false, true, instant, deadline, instant, NULL::text, '[]'::jsonb,
-           progress, NULL::jsonb, NULL::timestamptz, NULL::bigint, event.id, event.traceparent, event.tags;
+           progress, NULL::jsonb, NULL::timestamptz, NULL::bigint, event.id, event.traceparent;
 END;
 
 CREATE TABLE @tidegate.event_log_default PARTITION OF @tidegate.event_log DEFAULT;
@@ -612,7 +601,7 @@ BEGIN
     FOR personal IN
         SELECT a.attname FROM pg_attribute AS a
          WHERE a.attrelid = of AND a.attname = ANY (ARRAY['payload', 'result', 'progress', 'reported', 'errors', 'last_error',
-                                                          'group_key', 'dedup_key', 'correlation_id', 'tags', 'filter', 'text'])
+                                                          'group_key', 'dedup_key', 'correlation_id', 'filter', 'text'])
     LOOP
         EXECUTE format('ALTER TABLE ONLY %s ALTER COLUMN %I SET STATISTICS 0', of, personal);
     END LOOP;
@@ -626,13 +615,13 @@ SELECT @tidegate.keep_out_of_statistics(t)
 -- the function. (Object mappers send INSERT … RETURNING id. The ids of others' events show only that they
 -- exist.) A worker cannot change the content of an event, and whoever only reads sees neither content nor
 -- progress. The doctor counts the rows of the default partition.
-GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts, tags), SELECT (id) ON
+GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts), SELECT (id) ON
     @tidegate.event_queue TO @tidegate_publish;
 GRANT SELECT, DELETE, UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported,
     waits_since) ON @tidegate.event_queue TO @tidegate_drain;
 GRANT SELECT ON @tidegate.event_queue, @tidegate.event_log TO @tidegate_operate;
 GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed,
-    stray, available_at, expires_at, created_at, last_error, waits_since, parent_id, replay_of, tags) ON @tidegate.event_queue
+    stray, available_at, expires_at, created_at, last_error, waits_since, parent_id, replay_of) ON @tidegate.event_queue
    TO @tidegate_read;
 GRANT SELECT, INSERT, UPDATE, DELETE ON @tidegate.lease, @tidegate.service_place TO @tidegate_drain;
 GRANT SELECT ON @tidegate.lease, @tidegate.lease_cut, @tidegate.service, @tidegate.service_place, @tidegate.audit
@@ -640,11 +629,11 @@ GRANT SELECT ON @tidegate.lease, @tidegate.lease_cut, @tidegate.service, @tidega
 GRANT SELECT, DELETE ON @tidegate.lease_cut TO @tidegate_drain;
 GRANT SELECT, INSERT ON @tidegate.event_log TO @tidegate_drain;
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at,
-    processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of, tags) ON @tidegate.event_log
+    processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of) ON @tidegate.event_log
    TO @tidegate_read;
 GRANT SELECT ON @tidegate.event_kind TO @tidegate_drain, @tidegate_operate, @tidegate_read;
 GRANT SELECT, INSERT, UPDATE ON @tidegate.service TO @tidegate_drain;
 GRANT SELECT ON SEQUENCE @tidegate.event_queue_id_seq TO @tidegate_operate, @tidegate_read;
 GRANT SELECT (id) ON @tidegate.event_log_default TO @tidegate_operate, @tidegate_read;
-GRANT EXECUTE ON FUNCTION @tidegate.default_max_attempts, @tidegate.are_tags TO @tidegate_publish, @tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.default_max_attempts TO @tidegate_publish, @tidegate_drain;
 GRANT EXECUTE ON FUNCTION @tidegate.refuse, @tidegate.log_row TO @tidegate_drain;

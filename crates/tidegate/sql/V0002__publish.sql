@@ -26,7 +26,7 @@ COMMENT ON FUNCTION @tidegate.takes_plaintext IS
 -- names were resolved when it was created.
 CREATE FUNCTION @tidegate.refusal(
     kind text, payload json, group_key text, dedup_key text, correlation_id text,
-    available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text, tags text[] DEFAULT NULL
+    available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE
@@ -58,12 +58,10 @@ CREATE FUNCTION @tidegate.refusal(
         WHEN traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
             THEN 'traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '
                  || left(traceparent, 60)
-        WHEN NOT @tidegate.are_tags(tags)
-            THEN 'tags: must be 1 to 20 texts, none empty, of at most 1000 characters together, got ' || left(tags::text, 60)
     END;
 COMMENT ON FUNCTION @tidegate.refusal IS
     'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
-    'available_at, expires_at, max_attempts, traceparent and tags as in publish(). A plain INSERT needs it.';
+    'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
 -- row.
@@ -116,7 +114,7 @@ CREATE FUNCTION @tidegate.check_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     refused CONSTANT text := @tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
-                                              NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent, NEW.tags);
+                                              NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent);
 BEGIN
     IF refused IS NOT NULL THEN
         PERFORM @tidegate.refuse(refused);
@@ -162,18 +160,18 @@ END $$;
 -- and returns only if there is none.
 CREATE FUNCTION @tidegate.refuse_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
-    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[], tag_lists text[]
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS text
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM @tidegate.refuse(format('event %s: ', r.position) || coalesce(
                 @tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                 r.available_at, r.expires_at, r.max_attempts, r.traceparent, r.tags::text[]),
+                                 r.available_at, r.expires_at, r.max_attempts, r.traceparent),
                 CASE WHEN k.kind IS NULL THEN @tidegate.unregistered(r.kind) END))
        FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                   expires_ats, max_attempts_each, traceparents, tag_lists) WITH ORDINALITY
+                   expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
             AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
-                 expires_at, max_attempts, traceparent, tags, position)
+                 expires_at, max_attempts, traceparent, position)
        LEFT JOIN @tidegate.event_kind AS k ON k.kind = r.kind
       ORDER BY r.position;
     RETURN NULL;
@@ -186,7 +184,7 @@ END $$;
 -- The function does not lock a leased event, because the event's end would wait for this transaction.
 CREATE FUNCTION @tidegate.replace_waiting(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
-    expires_at timestamptz, max_attempts integer, traceparent text, tags text[]
+    expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS boolean
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -210,7 +208,7 @@ BEGIN
            SET payload = replace_waiting.payload, payload_bytes = coalesce(octet_length(replace_waiting.payload::text), 0),
                correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
-               max_attempts = replace_waiting.max_attempts, tags = replace_waiting.tags,
+               max_attempts = replace_waiting.max_attempts,
                -- A ready event keeps its time: nobody who knows its key puts it off, and no index gets a new
                -- entry. One of a group waits no longer than it might have from its publish on.
                available_at = CASE WHEN NOT q.delayed THEN q.available_at
@@ -232,7 +230,7 @@ END $$;
 -- and `replaced` if `on_duplicate` is replace and the event could be replaced.
 CREATE FUNCTION @tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
-    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep', tags text[] DEFAULT NULL
+    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -241,7 +239,7 @@ DECLARE
 BEGIN
     refused := @tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                                 publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
-                                publish_one.max_attempts, publish_one.traceparent, publish_one.tags);
+                                publish_one.max_attempts, publish_one.traceparent);
     SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, @tidegate.default_max_attempts())
       INTO publish_one.max_attempts FROM @tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
     IF refused IS NULL AND NOT FOUND THEN
@@ -268,10 +266,10 @@ BEGIN
     LOOP
         INSERT INTO @tidegate.event_queue AS q
                (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
-                traceparent, tags, kind_known)
+                traceparent, kind_known)
         VALUES (publish_one.kind, publish_one.payload, coalesce(octet_length(publish_one.payload::text), 0), publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
-                publish_one.max_attempts, publish_one.traceparent, publish_one.tags, true)
+                publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
@@ -284,7 +282,7 @@ BEGIN
         IF publish_one.on_duplicate = 'replace' THEN
             replaced := @tidegate.replace_waiting(
                 publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
-                publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent, publish_one.tags);
+                publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
         -- The same states as in the view events.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
@@ -302,7 +300,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION @tidegate.publish_one IS
     'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, '
-    'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and tags as in publish().';
+    'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 
 -- The first event of a group holds up the whole group.
 CREATE FUNCTION @tidegate.max_group_delay() RETURNS interval
@@ -351,8 +349,7 @@ CREATE FUNCTION @tidegate.publish(
     max_attempts   integer     DEFAULT NULL,
     traceparent    text        DEFAULT NULL,
     on_duplicate   text        DEFAULT 'keep',
-    delay          interval    DEFAULT NULL,
-    tags           text[]      DEFAULT NULL
+    delay          interval    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     -- Not LANGUAGE sql, which would be planned again for each call.
     LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -364,7 +361,7 @@ BEGIN
                                 publish.correlation_id,
                                 CASE WHEN publish.delay IS NULL THEN publish.available_at
                                      ELSE @tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
-                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.tags) AS p;
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p;
 END $$;
 COMMENT ON FUNCTION @tidegate.publish IS
     'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most '
@@ -390,7 +387,7 @@ END $$;
 CREATE FUNCTION @tidegate.insert_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
-    traceparents text[], tag_lists text[]
+    traceparents text[]
 ) RETURNS bigint[]
     LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -403,18 +400,18 @@ BEGIN
     WITH inserted AS (
         INSERT INTO @tidegate.event_queue AS q
                (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent, tags, kind_known)
+                max_attempts, parent_id, traceparent, kind_known)
         SELECT CASE WHEN @tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                          r.available_at, r.expires_at, r.max_attempts, r.traceparent, r.tags::text[]) IS NULL THEN r.kind
+                                          r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
-                                               available_ats, expires_ats, max_attempts_each, traceparents, tag_lists) END,
+                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, r.tags::text[], true
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                      expires_ats, max_attempts_each, parent_ids, traceparents, tag_lists)
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                    max_attempts, parent_id, traceparent, tags)
+                    max_attempts, parent_id, traceparent)
         RETURNING q.id)
     SELECT array_agg(inserted.id) INTO ids FROM inserted;
     RETURN ids;
@@ -427,7 +424,7 @@ END $$;
 CREATE FUNCTION @tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
-    traceparents text[], tag_lists text[] DEFAULT '{}'
+    traceparents text[]
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
@@ -442,7 +439,7 @@ BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
                  LEFT JOIN @tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                      expires_ats, max_attempts_each, traceparents, tag_lists);
+                                      expires_ats, max_attempts_each, traceparents);
     END IF;
     IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
         PERFORM @tidegate.check_group_delay(e.group_key, e.available_at)
@@ -455,19 +452,19 @@ BEGIN
         RETURN QUERY
         SELECT n.id, true, 'PENDING', 0
           FROM unnest(@tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                            expires_ats, max_attempts_each, parent_ids, traceparents, tag_lists)) AS n(id);
+                                            expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
     -- One subtransaction for the whole batch, and only for a batch with keys.
     BEGIN
         new_ids := @tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                         expires_ats, max_attempts_each, parent_ids, traceparents, tag_lists);
+                                         expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- An invalid event may follow the duplicate.
         PERFORM @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                      expires_ats, max_attempts_each, traceparents, tag_lists);
+                                      expires_ats, max_attempts_each, traceparents);
     END;
 
     -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for
@@ -481,15 +478,15 @@ BEGIN
             WITH inserted AS (
                 INSERT INTO @tidegate.event_queue AS q
                        (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
-                        max_attempts, parent_id, traceparent, tags, kind_known)
+                        max_attempts, parent_id, traceparent, kind_known)
                 OVERRIDING SYSTEM VALUE
                 SELECT r.id, r.kind, r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
                        coalesce(r.available_at, clock_timestamp()), r.expires_at,
-                       coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, r.tags::text[], true
+                       coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
                   FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                              expires_ats, max_attempts_each, parent_ids, traceparents, tag_lists)
+                              expires_ats, max_attempts_each, parent_ids, traceparents)
                        AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                            max_attempts, parent_id, traceparent, tags)
+                            max_attempts, parent_id, traceparent)
                 ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
                 RETURNING q.id)
             SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
@@ -526,7 +523,7 @@ END $$;
 CREATE TYPE @tidegate.follow_ups AS (
     parent_ids bigint[], kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
     delays double precision[], expires_ats timestamptz[], max_attempts_each integer[], expires_in double precision[],
-    traceparents text[], tag_lists text[]
+    traceparents text[]
 );
 
 -- Publishes those follow-ups whose parents have ended: `ended`, with what their follow-ups inherit. Returns
@@ -547,38 +544,37 @@ BEGIN
            array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
            array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
            array_agg(p.id ORDER BY f.position) AS parent_ids,
-           array_agg(coalesce(f.traceparent, p.traceparent) ORDER BY f.position) AS traceparents,
-           array_agg(f.tags ORDER BY f.position) AS tag_lists
+           array_agg(coalesce(f.traceparent, p.traceparent) ORDER BY f.position) AS traceparents
       INTO put
       FROM unnest(follow_ups.parent_ids, follow_ups.kinds, follow_ups.payloads, follow_ups.group_keys, follow_ups.dedup_keys,
                   follow_ups.correlation_ids, follow_ups.delays, follow_ups.expires_ats, follow_ups.max_attempts_each,
-                  follow_ups.expires_in, follow_ups.traceparents, follow_ups.tag_lists) WITH ORDINALITY
+                  follow_ups.expires_in, follow_ups.traceparents) WITH ORDINALITY
            AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, expires_in,
-                traceparent, tags, position)
+                traceparent, position)
       JOIN unnest(ended, ended_correlation_ids, ended_traceparents) AS p(id, correlation_id, traceparent) ON p.id = f.parent_id;
     RETURN (SELECT count(*) FILTER (WHERE p.created)
               FROM @tidegate.publish_children(put.kinds, put.payloads, put.group_keys, put.dedup_keys, put.correlation_ids, put.available_ats,
-                                             put.expires_ats, put.max_attempts, put.parent_ids, put.traceparents, put.tag_lists) AS p
+                                             put.expires_ats, put.max_attempts, put.parent_ids, put.traceparents) AS p
              WHERE put.kinds IS NOT NULL);
 END $$;
 
 -- The answer has the order of the arguments.
 CREATE FUNCTION @tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
-    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[], tag_lists text[] DEFAULT '{}'
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
       FROM @tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
-                                     max_attempts_each, '{}', traceparents, tag_lists) AS p;
+                                     max_attempts_each, '{}', traceparents) AS p;
 END $$;
 COMMENT ON FUNCTION @tidegate.publish_batch IS
     'Publishes a batch for publish_many() and the Rust library, with one array per field and one element per event. All '
     'arrays except the first may be shorter; missing elements are null. kinds, payloads, group_keys, dedup_keys, '
     'correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of '
-    'publish(). tag_lists: each the text of an array.';
+    'publish().';
 
 -- When an event of publish_many() with a delay may start. The delay is a number of seconds or the text of an
 -- interval. JSON null means no delay.
@@ -615,11 +611,11 @@ END $$;
 CREATE FUNCTION @tidegate.events_of(
     events jsonb, field text, OUT kinds text[], OUT payloads json[], OUT group_keys text[], OUT dedup_keys text[],
     OUT correlation_ids text[], OUT available_ats timestamptz[], OUT expires_ats timestamptz[], OUT max_attempts_each integer[],
-    OUT traceparents text[], OUT tag_lists text[]
+    OUT traceparents text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
-                                     'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent', 'tags'];
+                                     'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
         PERFORM @tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
@@ -640,9 +636,8 @@ BEGIN
                           ELSE (e.event->>'available_at')::timestamptz END),
            array_agg((e.event->>'expires_at')::timestamptz),
            array_agg((e.event->>'max_attempts')::integer),
-           array_agg(e.event->>'traceparent'),
-           array_agg(CASE WHEN e.event->'tags' <> 'null' THEN ARRAY(SELECT jsonb_array_elements_text(e.event->'tags'))::text END)
-      INTO kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each, traceparents, tag_lists
+           array_agg(e.event->>'traceparent')
+      INTO kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each, traceparents
       -- One sort for all arrays, instead of one per array.
       FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
              ORDER BY e.position) AS e;
@@ -656,12 +651,12 @@ CREATE FUNCTION @tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, c
     SELECT p.id, p.created, p.status, p.attempts
       FROM @tidegate.events_of(publish_many.events, 'events') AS a,
            @tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents, a.tag_lists) AS p
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p
 $$;
 COMMENT ON FUNCTION @tidegate.publish_many IS
     'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
     'array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, '
-    'available_at, delay, expires_at, max_attempts, traceparent and tags (an array), with the same meaning as in publish(). A key that is '
+    'available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is '
     'missing or null is not set. delay is a number of seconds or the text of an interval. Returns id, created, status and '
     'attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';
 

@@ -33,7 +33,7 @@ SELECT e.*
                q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
                q.available_at, q.expires_at, q.created_at, l.renewed_at AS updated_at, l.taken_at AS processing_started_at,
                l.token AS lease_token, l.expires_at AS lease_expires_at, q.last_error, q.errors,
-               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, q.reported, q.tags
+               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, q.reported
           FROM @tidegate.lease AS l
           JOIN @tidegate.event_queue AS q ON q.id = ANY (ARRAY(SELECT generate_series(lower(r), upper(r) - 1) FROM unnest(l.ids) AS r LIMIT 10000))
          WHERE NOT EXISTS (SELECT FROM @tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
@@ -42,7 +42,7 @@ SELECT e.*
                q.attempts, q.max_attempts,
                q.available_at, q.expires_at, q.created_at, coalesce((q.errors->-1->>'at')::timestamptz, q.created_at), NULL,
                NULL, NULL, q.last_error, q.errors,
-               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, NULL, q.tags
+               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, NULL
           FROM @tidegate.event_queue AS q) AS e
  WHERE e.status = 'PROCESSING' OR NOT e.id <@ (SELECT ids FROM @tidegate.held);
 COMMENT ON VIEW @tidegate.events IS
@@ -364,13 +364,13 @@ CREATE VIEW @tidegate.all_events AS
 SELECT id, 'event_queue' AS "in", kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at,
        expires_at AS deadline, created_at, updated_at, processing_started_at, lease_token, lease_expires_at,
        NULL::timestamptz AS finished_at, NULL::timestamptz AS kept_until, NULL::timestamptz AS forgotten_at, last_error, parent_id,
-       replay_of, delayed, tags
+       replay_of, delayed
   FROM @tidegate.events
 UNION ALL
 SELECT id, 'event_log', kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, NULL,
        deadline, created_at, NULL, processing_started_at, lease_token, NULL,
        finished_at, expires_at, forgotten_at, nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), ''), parent_id,
-       replay_of, false, tags
+       replay_of, false
   FROM @tidegate.event_log;
 COMMENT ON VIEW @tidegate.all_events IS
     'Live and finished events in one form, without their content. In a copied database two events may have one id: the live one, '
@@ -399,7 +399,7 @@ GRANT SELECT ON @tidegate.events TO @tidegate_drain;
 GRANT SELECT, UPDATE (status, available_at, expires_at, max_attempts), DELETE ON @tidegate.events TO @tidegate_operate;
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
     created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, parent_id, replay_of,
-    delayed, tags) ON @tidegate.events TO @tidegate_read;
+    delayed) ON @tidegate.events TO @tidegate_read;
 GRANT SELECT ON @tidegate.ends, @tidegate.all_events, @tidegate.held, @tidegate.at_work TO @tidegate_drain, @tidegate_operate, @tidegate_read;
 GRANT SELECT ON @tidegate.event_contents TO @tidegate_drain, @tidegate_operate;
 GRANT SELECT ON @tidegate.stuck_events TO @tidegate_operate, @tidegate_read;

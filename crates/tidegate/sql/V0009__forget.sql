@@ -119,7 +119,7 @@ BEGIN
         DELETE FROM @tidegate.note AS n WHERE n.event_id = ANY (forget.ids);
         UPDATE @tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = @tidegate.wordless(l.errors), group_key = NULL,
-               dedup_key = NULL, correlation_id = NULL, tags = NULL, forgotten_at = clock_timestamp()
+               dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
          WHERE l.id = ANY (logged);
         PERFORM @tidegate.record_action('forget', actor, NULL, logged, reason);
     END IF;

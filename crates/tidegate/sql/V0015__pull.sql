@@ -100,7 +100,7 @@ END $$;
 CREATE FUNCTION @tidegate.poll(kinds text[], most integer DEFAULT 1, lease interval DEFAULT '60 seconds', now timestamptz DEFAULT NULL)
     RETURNS TABLE (id bigint, token uuid, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, lease_expires_at timestamptz,
-                   idempotency_key text, traceparent text, progress jsonb, tags text[])
+                   idempotency_key text, traceparent text, progress jsonb)
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
@@ -153,7 +153,7 @@ BEGIN
     END LOOP;
     RETURN QUERY
     SELECT q.id, lease_token, q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           l.expires_at, format('tidegate-%s-%s', q.id, (extract(epoch FROM q.created_at) * 1000000)::bigint), q.traceparent, q.progress, q.tags
+           l.expires_at, format('tidegate-%s-%s', q.id, (extract(epoch FROM q.created_at) * 1000000)::bigint), q.traceparent, q.progress
       FROM @tidegate.lease AS l CROSS JOIN LATERAL @tidegate.in_hand(ARRAY[l.token]) AS h
      CROSS JOIN LATERAL (SELECT e.* FROM @tidegate.event_queue AS e WHERE e.id = h.id OFFSET 0) AS q
      WHERE l.token = lease_token ORDER BY q.id;
@@ -263,7 +263,7 @@ BEGIN
             a.kinds, a.payloads, a.group_keys, a.dedup_keys,
             ARRAY(SELECT coalesce(c.id, event.correlation_id) FROM unnest(a.correlation_ids) WITH ORDINALITY AS c(id, n) ORDER BY c.n),
             a.available_ats, a.expires_ats, a.max_attempts_each, array_fill(event.id, ARRAY[cardinality(a.kinds)]),
-            ARRAY(SELECT coalesce(t.parent, event.traceparent) FROM unnest(a.traceparents) WITH ORDINALITY AS t(parent, n) ORDER BY t.n), a.tag_lists);
+            ARRAY(SELECT coalesce(t.parent, event.traceparent) FROM unnest(a.traceparents) WITH ORDINALITY AS t(parent, n) ORDER BY t.n));
     END IF;
     PERFORM @tidegate.close_lease(token);
 END $$;

@@ -559,8 +559,6 @@ pub struct NewEvent {
     pub(crate) max_attempts: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) tags: Option<Vec<String>>,
     /// Never true for a follow-up.
     #[serde(skip)]
     pub(crate) replaces: bool,
@@ -655,12 +653,6 @@ impl NewEvent {
         self
     }
 
-    /// Sets texts to tell events apart by: 1 to 20, none empty, of at most 1,000 characters together.
-    pub fn tags(mut self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.tags = Some(tags.into_iter().map(Into::into).collect());
-        self
-    }
-
     /// Sets what may be given or not: `event.set_if(key, NewEvent::group)`.
     pub fn set_if<T>(self, given: Option<T>, set: impl FnOnce(Self, T) -> Self) -> Self {
         match given {
@@ -709,15 +701,6 @@ impl NewEvent {
                 "traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01"
                     .to_owned(),
             ));
-        }
-        let allowed = |tags: &Vec<String>| {
-            let characters: usize = tags.iter().map(|tag| tag.chars().count()).sum();
-            let plain = |tag: &String| !tag.is_empty() && !tag.contains('\0');
-            (1..=20).contains(&tags.len()) && characters <= 1000 && tags.iter().all(plain)
-        };
-        if !self.tags.as_ref().is_none_or(allowed) {
-            let text = "tags: must be 1 to 20 texts, none empty and without NUL characters, of at most 1000 characters together";
-            return Err(Error::Invalid(text.to_owned()));
         }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());
         if text.len() > Self::PAYLOAD_LIMIT {

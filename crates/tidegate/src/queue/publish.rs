@@ -18,14 +18,14 @@ use crate::trace::{self, Publishing};
 /// of all parameters.
 macro_rules! follow_ups {
     () => {
-        "ROW($9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)::@tidegate.follow_ups"
+        "ROW($9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)::@tidegate.follow_ups"
     };
     ($($param:ident),*) => {{
         use tokio_postgres::types::Type;
         &[
             $(Type::$param,)*
             Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY,
-            Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY,
+            Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY, Type::TEXT_ARRAY,
         ]
     }};
 }
@@ -39,16 +39,16 @@ statements! {
     /// Publishes one event.
     PUBLISH_ONE: "publish_one" [
         TEXT, TEXT, TEXT, TEXT, TEXT,
-        FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT, TEXT_ARRAY
+        FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
     ] = "\
 SELECT p.id, p.created, p.status, p.attempts, p.replaced
   FROM @tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
-                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11, $12) AS p";
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
 
     /// Publishes a batch; see the function for the order of locks and ids.
     PUBLISH: "publish" [
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
-        FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY
+        FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
     ] = "\
 SELECT p.id, p.created, p.status, p.attempts, false AS replaced
   FROM @tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
@@ -56,7 +56,7 @@ SELECT p.id, p.created, p.status, p.attempts, false AS replaced
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
-       $8, $10, $11) AS p";
+       $8, $10) AS p";
 }
 
 /// Events to publish, as arrays. An array ends early where the rest is null.
@@ -71,7 +71,6 @@ pub(super) struct EventColumns<'a> {
     expires_ins: Vec<Option<f64>>,
     max_attempts: Vec<Option<i32>>,
     traceparents: Vec<Option<&'a str>>,
-    tag_lists: Vec<Option<String>>,
 }
 
 impl<'a> EventColumns<'a> {
@@ -89,12 +88,11 @@ impl<'a> EventColumns<'a> {
             }),
             max_attempts: column(events, |event| event.max_attempts.map(i32::from)),
             traceparents: column(events, |event| event.traceparent.as_deref()),
-            tag_lists: column(events, |event| event.tags.as_deref().map(array)),
         }
     }
 
     /// Returns the values of the parameters, as [`PUBLISH`] and [`follow_ups`] have them.
-    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 11] {
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 10] {
         [
             &self.kinds,
             &self.payloads,
@@ -106,16 +104,8 @@ impl<'a> EventColumns<'a> {
             &self.max_attempts,
             &self.expires_ins,
             &self.traceparents,
-            &self.tag_lists,
         ]
     }
-}
-
-/// Returns texts as the text of an array.
-fn array(texts: &[String]) -> String {
-    let quoted = |text: &String| text.replace('\\', r"\\").replace('"', r#"\""#);
-    let texts: Vec<_> = texts.iter().map(quoted).collect();
-    format!("{{\"{}\"}}", texts.join("\",\""))
 }
 
 /// A published event as it is stored (C5).
@@ -195,7 +185,6 @@ async fn publish_one(client: &impl Queryable, event: &NewEvent) -> Result<Publis
             &expires_in,
             &here,
             &(if event.replaces { "replace" } else { "keep" }),
-            &event.tags,
         ],
     )
     .await

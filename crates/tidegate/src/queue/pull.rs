@@ -78,8 +78,6 @@ pub struct PolledEvent {
     pub idempotency_key: String,
     /// The W3C trace context of its publish.
     pub traceparent: Option<String>,
-    /// Its tags.
-    pub tags: Option<Vec<String>>,
 }
 
 impl PollRequest<'_> {
@@ -116,7 +114,6 @@ impl PolledEvent {
             lease_expires_at: row.get("lease_expires_at"),
             idempotency_key: row.get("idempotency_key"),
             traceparent: row.get("traceparent"),
-            tags: row.get("tags"),
         })
     }
 

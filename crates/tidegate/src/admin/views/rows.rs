@@ -102,8 +102,6 @@ pub(crate) struct EventRow {
     replay_of: Option<i64>,
     /// Whether it waits for a planned time or for another attempt.
     delayed: bool,
-    /// Its tags.
-    tags: Option<Vec<String>>,
 }
 
 /// What publisher and handlers wrote.
