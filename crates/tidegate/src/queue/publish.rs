@@ -14,8 +14,8 @@ use crate::event::{NewEvent, Publishable};
 use crate::sealing;
 use crate::trace::{self, Publishing};
 
-/// The follow-ups of a statement whose ninth parameter is their parents: the text, or with those nine the types
-/// of all parameters.
+/// The follow-ups of a statement whose ninth parameter is their parents: the text, or the types of all
+/// parameters, behind those nine.
 macro_rules! follow_ups {
     () => {
         "ROW($9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)::@tidegate.follow_ups"
