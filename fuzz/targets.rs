@@ -27,7 +27,7 @@ use crate::app::medical::content::{
 use crate::app::medical::signed::open;
 use crate::app::submission::read;
 use crate::app::{App, Event as AppEvent, forms, schema};
-use tidegate::admin::{Actions, Moment, Request, parse_moment};
+use tidegate::admin::{Actions, Request, TimeArg, parse_time_arg};
 use tidegate::config;
 use tidegate::connect;
 use tidegate::outcome::Progress;
@@ -102,16 +102,16 @@ fn duration(input: &[u8]) {
         }
         Err(error) => assert!(error.contains("500ms, 30s, 5m or 1h"), "{error}"),
     }
-    match parse_moment(text) {
-        Ok(Moment::At(time)) => {
+    match parse_time_arg(text) {
+        Ok(TimeArg::At(time)) => {
             // An offset can lead beyond the years that can be formatted.
             let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
             if since_1970.is_ok_and(|since| since.as_secs() < YEAR_10000) {
                 let shown = humantime::format_rfc3339_nanos(time).to_string();
-                assert_eq!(parse_moment(&shown), Ok(Moment::At(time)), "{text:?}");
+                assert_eq!(parse_time_arg(&shown), Ok(TimeArg::At(time)), "{text:?}");
             }
         }
-        Ok(Moment::Ago(ago)) => assert_eq!(config::parse_duration(text), Ok(ago)),
+        Ok(TimeArg::Ago(ago)) => assert_eq!(config::parse_duration(text), Ok(ago)),
         Err(error) => assert!(error.contains("RFC 3339"), "{error}"),
     }
 }

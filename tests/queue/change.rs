@@ -11,7 +11,7 @@ use test_support::probe::{
 };
 use test_support::{TestDb, begins, wait_for_a_lock};
 use tidegate::admin::{
-    Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, Start,
+    Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, StartAt,
 };
 use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program, queue};
@@ -279,7 +279,7 @@ async fn a_cancel_reports_why_an_id_is_no_live_event() {
     assert_eq!(told, expected);
 }
 
-fn rescheduled(ids: &[i64], start: Start) -> RescheduleRequest {
+fn rescheduled(ids: &[i64], start: StartAt) -> RescheduleRequest {
     RescheduleRequest {
         select: Selection::of(ids),
         start,
@@ -298,18 +298,18 @@ async fn a_planned_event_runs_now_and_a_ready_one_later_and_groups_keep_their_or
     let first = publish(&client, first).await;
     let second = publish(&client, act("1").group("g")).await;
     let alone = publish(&client, act("2")).await;
-    let later = Start {
+    let later = StartAt {
         delay: Some(Duration::from_hours(2)),
-        ..Start::default()
+        ..StartAt::default()
     };
     let later = rescheduled(&[alone], later);
     assert_eq!(reschedule(&db, &later).await.rescheduled, 1);
     let app = ProbeApp::succeeding();
     drain(&db, &app, &options()).await;
     assert_eq!(app.calls(), [], "all of it waits");
-    let now = Start {
+    let now = StartAt {
         now: true,
-        ..Start::default()
+        ..StartAt::default()
     };
     let now = RescheduleRequest {
         select: Selection {
@@ -332,10 +332,10 @@ async fn leased_events_are_reported_and_left_alone_by_the_view_too() {
     let id = publish_acts(&client, 1).await[0];
     queue::lease(&client, &lease_request()).await.unwrap();
     let row = "SELECT count(*) FROM tidegate.event_queue WHERE NOT delayed AND NOT stray AND expires_at IS NULL";
-    let later = Start {
+    let later = StartAt {
         delay: Some(Duration::from_hours(2)),
         expires_in: Some(Duration::from_hours(3)),
-        ..Start::default()
+        ..StartAt::default()
     };
     let report = reschedule(&db, &rescheduled(&[id], later)).await;
     assert_eq!((report.rescheduled, report.in_hand), (0, 1), "{report:?}");
@@ -360,15 +360,15 @@ async fn a_new_deadline_or_a_later_time_leaves_a_waiting_event_waiting() {
     client.execute(update, &[]).await.unwrap();
     let waits = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND max_attempts = 5";
     assert_eq!(number(&client, waits).await, 1);
-    let later = Start {
+    let later = StartAt {
         delay: Some(Duration::from_hours(3)),
-        ..Start::default()
+        ..StartAt::default()
     };
     let report = reschedule(&db, &rescheduled(&[id], later)).await;
     assert_eq!(report.past_deadline_ids, [id], "{report:?}");
-    let without = Start {
+    let without = StartAt {
         no_deadline: true,
-        ..Start::default()
+        ..StartAt::default()
     };
     let report = reschedule(&db, &rescheduled(&[id], without)).await;
     assert_eq!(report.past_deadline, 0);
@@ -381,9 +381,9 @@ async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_m
     let (db, client) = probe().await;
     let of_group = publish(&client, act("0").group("g")).await;
     let alone = publish(&client, act("1")).await;
-    let late = Start {
+    let late = StartAt {
         delay: Some(Duration::from_hours(31 * 24)),
-        ..Start::default()
+        ..StartAt::default()
     };
     let report = reschedule(&db, &rescheduled(&[of_group, alone], late)).await;
     assert_eq!((report.changed.ids, report.too_late), (vec![alone], 1));
