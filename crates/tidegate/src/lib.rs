@@ -88,8 +88,8 @@
 //!   drains share with these).
 //! - Storing: `retention` (how finished events leave the log) and `cleanup_run` (how a cleanup runs its
 //!   steps), `sealing` and `seal` (encrypted payloads and their keys).
-//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
-//!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
+//! - Observing: `logs`, `numbers` (metrics for CloudWatch and for Prometheus), `trace` (carries a trace through
+//!   the queue, and emits spans).
 //! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
 //!   kit.
 //!
@@ -109,8 +109,6 @@ mod dispatch;
 pub mod drain;
 mod error;
 mod event;
-#[doc(hidden)]
-pub mod figures;
 mod handler;
 mod json;
 #[doc(hidden)]
@@ -142,9 +140,7 @@ pub mod intake;
 #[cfg(feature = "admin")]
 pub mod logs;
 #[cfg(feature = "admin")]
-pub mod metrics;
-#[cfg(feature = "admin")]
-pub mod prometheus;
+mod numbers;
 #[cfg(feature = "admin")]
 pub mod retention;
 #[cfg(feature = "admin")]
@@ -164,6 +160,8 @@ pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use json::Json;
+#[cfg(feature = "admin")]
+pub use numbers::{metrics, prometheus};
 pub use outcome::RetryPolicy;
 pub use policy::Policy;
 pub use queue::{

@@ -35,7 +35,7 @@ use crate::config::parse_duration;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
 use crate::json::Json;
-use crate::prometheus;
+use crate::numbers::prometheus;
 use crate::queue;
 pub use crate::queue::CatchUp;
 use crate::queue::{Queryable, Statement};

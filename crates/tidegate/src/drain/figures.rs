@@ -1,5 +1,5 @@
 //! Owns the figures of one run that no table keeps: by kind, how its events ended and how long their handlers
-//! took. The module is pure: it reads no clock and sends nothing (`metrics` does).
+//! took. The module is pure: it reads no clock and sends nothing (`numbers::metrics` does).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

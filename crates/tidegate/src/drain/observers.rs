@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use super::figures::Figures;
 use super::lines::EventLines;
 use super::report::DrainReport;
 use super::settle::AttemptResult;
 use super::spans::Spans;
 use crate::context::Context;
 use crate::error::Error;
-use crate::figures::Figures;
 use crate::outcome::{HandlerEnd, is_put_off};
 
 #[derive(Default)]

@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
+use crate::drain::figures::{Figures, Histogram, KindFigures};
 use crate::drain::report::{COUNTERS, Class, DrainReport, ServiceCalls};
 use crate::error::{Error, Result};
-use crate::figures::{Figures, Histogram, KindFigures};
 use crate::status::ServiceState;
 
 /// The namespace of all metrics.
