@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lease::{Returned, columns};
-use super::publish::{EventColumns, follow_ups};
+use super::publish::{EventColumns, column, follow_ups};
 use super::statement::statements;
 use super::{Queryable, document, documents, first, query, text, within_limit};
 use crate::connect::Client;
@@ -353,18 +353,6 @@ fn if_held(error: Error, lease: Lease) -> Error {
 /// Commits the open transaction of a handler.
 pub(crate) async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
-}
-
-/// Returns a column of values, or an empty one if every value is null. The database fills a missing end with
-/// nulls (publishing 1,000 events takes a tenth less time).
-pub(super) fn column<S, T>(
-    rows: &(impl Iterator<Item = S> + Clone),
-    value: impl Fn(S) -> Option<T>,
-) -> Vec<Option<T>> {
-    if rows.clone().all(|row| value(row).is_none()) {
-        return Vec::new();
-    }
-    rows.clone().map(value).collect()
 }
 
 /// Returns which of these leases have finished their event.
