@@ -4,8 +4,8 @@
 use maud::{Markup, html};
 
 use crate::actions::Action;
-use crate::context::RequestContext;
-use crate::form::FormFields;
+use crate::context::PageContext;
+use crate::form::Form;
 use crate::html::reason;
 use crate::link::Link;
 
@@ -15,7 +15,7 @@ const GRAVE: [&str; 3] = ["cancel", "cleanup", "retire"];
 /// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
 /// name the target and, as `do`, what to do with it, and the fields to fill in.
 pub(crate) fn offer(
-    ctx: &RequestContext,
+    ctx: &PageContext,
     verb: &str,
     label: &str,
     of: &[(&str, &str)],
@@ -23,13 +23,13 @@ pub(crate) fn offer(
 ) -> Markup {
     let action = Action::named(verb);
     let fields = inputs.iter().filter_map(|name| action?.field(name));
-    let fields = html! { @for field in fields { (field.input(&FormFields::default())) } };
+    let fields = html! { @for field in fields { (field.input(&Form::default())) } };
     form(ctx, verb, label, of, &fields)
 }
 
 /// As [`offer`], with these fields.
 pub(crate) fn form(
-    ctx: &RequestContext,
+    ctx: &PageContext,
     verb: &str,
     label: &str,
     of: &[(&str, &str)],

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use tidegate::admin::{Request, TimeArg};
 use tidegate_cli::{Answer, quoted};
 
-use crate::context::RequestContext;
-use crate::form::FormFields;
+use crate::context::PageContext;
+use crate::form::Form;
 use crate::html::{select, suggestions, tick};
 use crate::problem::Problem;
 
@@ -119,8 +119,8 @@ impl Action {
     /// Reads the request of this person from a form or an address.
     pub(crate) fn request(
         self,
-        ctx: &RequestContext,
-        sent: &FormFields,
+        ctx: &PageContext,
+        sent: &Form,
         intent: Intent<'_>,
     ) -> Result<Request, Problem> {
         let mut fields = Map::new();
@@ -164,7 +164,7 @@ impl Action {
     }
 
     /// Returns the command line that does the same, without the reason.
-    pub(crate) fn command(self, sent: &FormFields, flags: &str) -> String {
+    pub(crate) fn command(self, sent: &Form, flags: &str) -> String {
         let written = self.fields().map(|field| field.written(sent));
         format!(
             "tidegate {}{flags}{}",
@@ -176,7 +176,7 @@ impl Action {
 
 /// Runs an action, and starts a drain if it has made events ready. That nothing could be done is a conflict:
 /// the page showed an outdated state.
-pub(crate) async fn done(ctx: &RequestContext, request: &Request) -> Result<Answer, Problem> {
+pub(crate) async fn done(ctx: &PageContext, request: &Request) -> Result<Answer, Problem> {
     let answer = tidegate_cli::answer(ctx.service(), request).await?;
     if !answer.is_done() {
         return Err(Problem::conflict(answer.text()));
@@ -219,7 +219,7 @@ impl Field {
     }
 
     /// Returns the value, if there is one.
-    fn read(self, sent: &FormFields) -> Result<Option<Value>, Problem> {
+    fn read(self, sent: &Form) -> Result<Option<Value>, Problem> {
         let name = self.name();
         let values = sent.all(&name).map(|text| self.value(&name, text));
         let mut values = values.collect::<Result<Vec<Value>, Problem>>()?;
@@ -244,7 +244,7 @@ impl Field {
     }
 
     /// The field of a form, with what was given before.
-    pub(crate) fn input(self, given: &FormFields) -> Markup {
+    pub(crate) fn input(self, given: &Form) -> Markup {
         let (name, help) = (self.name(), sentence(self.0.get_help()));
         let value = given.text(&name).unwrap_or_default();
         let label = title(&name);
@@ -263,7 +263,7 @@ impl Field {
     }
 
     /// How the command line has it.
-    fn written(self, sent: &FormFields) -> String {
+    fn written(self, sent: &Form) -> String {
         let name = self.name();
         let flag = name.replace('_', "-");
         let values = sent.all(&name).map(|value| {

@@ -18,7 +18,7 @@ use crate::shared::ConsoleState;
 use crate::who::Identity;
 
 /// The context of a request.
-pub(crate) struct RequestContext {
+pub(crate) struct PageContext {
     pub shared: Arc<ConsoleState>,
     pub who: Identity,
     pub rights: Rights,
@@ -30,7 +30,7 @@ pub(crate) struct RequestContext {
     pub done: Option<String>,
 }
 
-impl RequestContext {
+impl PageContext {
     pub(crate) fn base(&self) -> &Base {
         &self.shared.settings.base
     }
@@ -80,7 +80,7 @@ impl RequestContext {
     }
 }
 
-impl FromRequestParts<Arc<ConsoleState>> for RequestContext {
+impl FromRequestParts<Arc<ConsoleState>> for PageContext {
     type Rejection = Problem;
 
     async fn from_request_parts(

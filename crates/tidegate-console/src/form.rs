@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use axum::extract::Query;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::{Form, extract::Query};
 use tidegate::admin::{TimeArg, parse_time_arg};
 use tidegate::config::parse_duration;
 
@@ -13,9 +13,9 @@ use crate::problem::Problem;
 
 /// Fields in order. A name can occur several times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct FormFields(Vec<(String, String)>);
+pub(crate) struct Form(Vec<(String, String)>);
 
-impl FormFields {
+impl Form {
     /// Refuses the character that Postgres has in no text.
     fn checked(self) -> Result<Self, Problem> {
         match self.0.iter().find(|(_, value)| value.contains('\0')) {
@@ -33,7 +33,7 @@ impl FormFields {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// As [`FormFields::text`], owned.
+    /// As [`Form::text`], owned.
     pub(crate) fn owned(&self, name: &str) -> Option<String> {
         self.text(name).map(str::to_owned)
     }
@@ -76,12 +76,12 @@ impl FormFields {
         self.read(name, |text| text.parse().map_err(|_| refused(text)))
     }
 
-    /// As [`FormFields::number`], for a duration such as `30s`.
+    /// As [`Form::number`], for a duration such as `30s`.
     pub(crate) fn duration(&self, name: &str) -> Result<Option<Duration>, Problem> {
         self.read(name, parse_duration)
     }
 
-    /// As [`FormFields::number`], for a time or a duration that means "ago".
+    /// As [`Form::number`], for a time or a duration that means "ago".
     pub(crate) fn moment(&self, name: &str) -> Result<Option<TimeArg>, Problem> {
         self.read(name, parse_time_arg)
     }
@@ -114,7 +114,7 @@ impl FormFields {
 }
 
 /// The query of a request.
-pub(crate) struct Params(pub FormFields);
+pub(crate) struct Params(pub Form);
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
@@ -122,23 +122,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
         let fields = Query::<Vec<(String, String)>>::from_request_parts(parts, state).await;
         let fields = fields.map_err(|error| Problem::invalid(error.body_text()))?;
-        FormFields(fields.0).checked().map(Self)
+        Form(fields.0).checked().map(Self)
     }
 }
 
 /// The form of a request.
-pub(crate) struct FormBody(pub FormFields);
+pub(crate) struct Posted(pub Form);
 
-impl<S: Send + Sync> FromRequest<S> for FormBody {
+impl<S: Send + Sync> FromRequest<S> for Posted {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let fields = Form::<Vec<(String, String)>>::from_request(request, state).await;
+        let fields = axum::Form::<Vec<(String, String)>>::from_request(request, state).await;
         let fields = fields.map_err(|error| {
             let title = "This form cannot be read";
             Problem::new(error.status(), title, error.body_text())
         })?;
-        FormFields(fields.0).checked().map(Self)
+        Form(fields.0).checked().map(Self)
     }
 }
 
@@ -146,8 +146,8 @@ impl<S: Send + Sync> FromRequest<S> for FormBody {
 mod tests {
     use super::*;
 
-    fn fields(pairs: &[(&str, &str)]) -> FormFields {
-        FormFields(
+    fn fields(pairs: &[(&str, &str)]) -> Form {
+        Form(
             pairs
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

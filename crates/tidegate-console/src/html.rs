@@ -276,7 +276,7 @@ pub(crate) fn reason() -> Markup {
 }
 
 /// The id of the list with the values that are suggested for a field: see
-/// [`RequestContext::kinds`](crate::context::RequestContext).
+/// [`PageContext::kinds`](crate::context::PageContext).
 pub(crate) fn suggestions(name: &str) -> Option<&'static str> {
     (name == "kind").then_some("kinds")
 }

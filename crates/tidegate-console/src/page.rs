@@ -5,7 +5,7 @@ use axum::response::IntoResponse;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::asset::{CODE, HTMX, ICON, STYLE};
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::flash;
 use crate::link::Base;
 use crate::problem::{Answered, Problem};
@@ -78,7 +78,7 @@ impl Page {
 
     /// The answer to a request.
     #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
-    pub(crate) fn answer(self, ctx: &RequestContext) -> Answered {
+    pub(crate) fn answer(self, ctx: &PageContext) -> Answered {
         if ctx.is_part && self.renews {
             let said = html! { p #said hx-swap-oob="true" { (self.said) } };
             return Ok(html! { (self.part(ctx)) (said) }.into_response());
@@ -93,14 +93,14 @@ impl Page {
     }
 
     /// The part that is renewed.
-    fn part(&self, ctx: &RequestContext) -> Markup {
+    fn part(&self, ctx: &PageContext) -> Markup {
         html! {
             div #live hx-get=[self.renews.then_some(&ctx.address)] hx-trigger=[self.renews.then_some("tick from:body")]
                 hx-swap=[self.renews.then_some("outerHTML")] { (self.body) }
         }
     }
 
-    fn whole(&self, ctx: &RequestContext) -> Markup {
+    fn whole(&self, ctx: &PageContext) -> Markup {
         let settings = &ctx.shared.settings;
         let inside = html! {
             div.title {

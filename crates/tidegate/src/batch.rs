@@ -354,14 +354,14 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::context::{WrittenCompletions, WrittenUpTo};
+    use crate::context::{Written, WrittenUpTo};
     use crate::lease::LeasedEvent;
     use crate::policy::BatchLimits;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn context(id: i64, most: usize) -> Context {
-        let (_, progress) = watch::channel(WrittenCompletions::default());
+        let (_, progress) = watch::channel(Written::default());
         let flushed = WrittenUpTo {
             ahead: None,
             after: 0,

@@ -102,19 +102,19 @@ pub(crate) struct WrittenUpTo {
     /// The number of the group's last completion before this event; 0 if there was none.
     pub after: u64,
     /// Which completions are in the database.
-    pub progress: watch::Receiver<WrittenCompletions>,
+    pub progress: watch::Receiver<Written>,
 }
 
 /// Which completions are in the database, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct WrittenCompletions {
+pub(crate) struct Written {
     /// All up to this one, except those that are `open`.
     pub up_to: u64,
     /// Those that could not be written yet, because they wait for another session's lock for example.
     pub open: BTreeSet<u64>,
 }
 
-impl WrittenCompletions {
+impl Written {
     fn contains(&self, number: u64) -> bool {
         number <= self.up_to && !self.open.contains(&number)
     }
@@ -122,7 +122,7 @@ impl WrittenCompletions {
 
 impl WrittenUpTo {
     /// Whether all preceding completions of the group are in the database.
-    fn is_clear(&self, written: &WrittenCompletions) -> bool {
+    fn is_clear(&self, written: &Written) -> bool {
         let ahead = self.ahead.as_ref();
         let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
         written.contains(self.after)
@@ -707,7 +707,7 @@ mod tests {
     use super::*;
 
     fn context() -> Context {
-        let (_, progress) = watch::channel(WrittenCompletions::default());
+        let (_, progress) = watch::channel(Written::default());
         let flushed = WrittenUpTo {
             ahead: None,
             after: 0,
@@ -737,7 +737,7 @@ mod tests {
             after: 3,
             progress: ahead.flushed.progress.clone(),
         };
-        let written = |up_to, open: &[u64]| WrittenCompletions {
+        let written = |up_to, open: &[u64]| Written {
             up_to,
             open: open.iter().copied().collect(),
         };

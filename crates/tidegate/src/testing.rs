@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::connect::Database;
-use crate::context::{Context, WrittenCompletions, WrittenUpTo};
+use crate::context::{Context, Written, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::drain::execute::{TimeLimits, execute};
 use crate::drain::services::Services;
@@ -232,7 +232,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
     let flushed = WrittenUpTo {
         ahead: None,
         after: 0,
-        progress: watch::channel(WrittenCompletions::default()).1,
+        progress: watch::channel(Written::default()).1,
     };
     Context::new(event, None, flushed, Instant::now() + limit)
 }

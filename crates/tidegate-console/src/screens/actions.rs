@@ -11,13 +11,13 @@ use tidegate_cli::Answer;
 use super::forget;
 use crate::action_forms;
 use crate::actions::{Action, Intent, done};
-use crate::context::RequestContext;
-use crate::form::{FormBody, FormFields, Params};
+use crate::context::PageContext;
+use crate::form::{Form, Params, Posted};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 use crate::report;
 
-pub(super) async fn index(ctx: RequestContext) -> Answered {
+pub(super) async fn index(ctx: PageContext) -> Answered {
     ctx.permitted()?;
     let body = html! {
         dl.facts { @for action in Action::all() {
@@ -28,7 +28,7 @@ pub(super) async fn index(ctx: RequestContext) -> Answered {
 }
 
 pub(super) async fn show(
-    ctx: RequestContext,
+    ctx: PageContext,
     Path(verb): Path<String>,
     Params(query): Params,
 ) -> Answered {
@@ -62,7 +62,7 @@ pub(super) async fn show(
         .answer(&ctx)
 }
 
-fn filters(ctx: &RequestContext, action: Action, query: &FormFields) -> Markup {
+fn filters(ctx: &PageContext, action: Action, query: &Form) -> Markup {
     html! {
         p { (action.explains(None)) }
         search { form.filters method="get" action=(ctx.base().of("/actions", action.name())) {
@@ -73,7 +73,7 @@ fn filters(ctx: &RequestContext, action: Action, query: &FormFields) -> Markup {
 }
 
 /// Turns "ago" into fixed times, so that the dry run and the confirmation use the same ones.
-fn fixed(action: Action, query: &FormFields) -> Result<FormFields, Problem> {
+fn fixed(action: Action, query: &Form) -> Result<Form, Problem> {
     let mut fixed = query.clone();
     for field in action.fields().filter(|field| field.is_moment()) {
         let name = field.name();
@@ -87,11 +87,7 @@ fn fixed(action: Action, query: &FormFields) -> Result<FormFields, Problem> {
     Ok(fixed)
 }
 
-async fn dry_run(
-    ctx: &RequestContext,
-    action: Action,
-    query: &FormFields,
-) -> Result<Markup, Problem> {
+async fn dry_run(ctx: &PageContext, action: Action, query: &Form) -> Result<Markup, Problem> {
     let query = fixed(action, query)?;
     let request = action.request(ctx, &query, Intent::DryRun)?;
     let tried = tidegate_cli::answer(ctx.service(), &request).await?;
@@ -101,12 +97,7 @@ async fn dry_run(
     })
 }
 
-fn confirmation(
-    ctx: &RequestContext,
-    action: Action,
-    fields: &FormFields,
-    tried: &Answer,
-) -> Markup {
+fn confirmation(ctx: &PageContext, action: Action, fields: &Form, tried: &Answer) -> Markup {
     let report = tried.document();
     let kinds = report["kinds"].as_object();
     if kinds.is_none_or(Map::is_empty) || report["refused"].is_string() {
@@ -132,9 +123,9 @@ fn confirmation(
 
 /// Does what the dry run has shown, or nothing.
 pub(super) async fn confirm(
-    ctx: RequestContext,
+    ctx: PageContext,
     Path(verb): Path<String>,
-    FormBody(sent): FormBody,
+    Posted(sent): Posted,
 ) -> Answered {
     ctx.permitted()?;
     if verb == forget::VERB {
@@ -151,9 +142,9 @@ pub(super) async fn confirm(
 
 /// Does something with what the form names.
 pub(super) async fn act(
-    ctx: RequestContext,
+    ctx: PageContext,
     Path(verb): Path<String>,
-    FormBody(sent): FormBody,
+    Posted(sent): Posted,
 ) -> Answered {
     ctx.permitted()?;
     let action = Action::named(&verb).filter(|action| action.name() != forget::VERB);

@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::AuditRequest;
 
-use crate::context::RequestContext;
-use crate::form::{FormFields, Params};
+use crate::context::PageContext;
+use crate::form::{Form, Params};
 use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
 use crate::page::Page;
@@ -14,7 +14,7 @@ use crate::problem::Answered;
 /// The entries on a page.
 const LISTED: u32 = 50;
 
-pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(wanted): Params) -> Answered {
     let request = AuditRequest {
         before: wanted.number("before")?,
         actor: wanted.owned("actor"),
@@ -38,14 +38,14 @@ pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answere
         .answer(&ctx)
 }
 
-fn page(base: &Base, wanted: &FormFields) -> crate::link::Link {
+fn page(base: &Base, wanted: &Form) -> crate::link::Link {
     let given = |name| wanted.text(name).unwrap_or_default();
     base.to("/audit")
         .with("actor", given("actor"))
         .with("action", given("action"))
 }
 
-fn filters(base: &Base, wanted: &FormFields) -> Markup {
+fn filters(base: &Base, wanted: &Form) -> Markup {
     let given = |name| wanted.text(name).unwrap_or_default();
     html! {
         search { form.filters method="get" action=(base.to("/audit")) {

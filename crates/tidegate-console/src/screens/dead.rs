@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use tidegate::admin::{Cause, FailuresReport, FailuresRequest, parse_time_arg};
 use tidegate_cli::quoted;
 
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::form::Params;
 use crate::html::{
     empty, event, input, line, named, number, select, short, status, table, time_of,
@@ -24,7 +24,7 @@ const SPANS: [(&str, &str, &str); 4] = [
 /// The most causes on the page.
 const LISTED: u32 = 200;
 
-pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     let span = SPANS
         .iter()
         .find(|(name, ..)| request.text("span") == Some(name));
@@ -68,7 +68,7 @@ fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
     }
 }
 
-fn list(ctx: &RequestContext, report: &FailuresReport) -> Markup {
+fn list(ctx: &PageContext, report: &FailuresReport) -> Markup {
     let base = ctx.base();
     // A name in brackets stands for several.
     let only = |name: &str| (!name.starts_with('(')).then(|| name.to_owned());

@@ -6,12 +6,12 @@ use tidegate::admin::DoctorRequest;
 use tidegate::doctor::{DoctorReport, State as Judged};
 
 use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{chip, instant, table};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let seen = look(&ctx, false).await;
     let body = html! {
         (progress(&ctx, &seen))
@@ -33,12 +33,12 @@ pub(super) async fn show(ctx: RequestContext) -> Answered {
 }
 
 /// Starts another run. The checks only read, so everybody may start them.
-pub(super) async fn run(ctx: RequestContext) -> Response {
+pub(super) async fn run(ctx: PageContext) -> Response {
     look(&ctx, true).await;
     Redirect::to(ctx.base().to("/doctor").as_str()).into_response()
 }
 
-async fn look(ctx: &RequestContext, is_requested: bool) -> Seen {
+async fn look(ctx: &PageContext, is_requested: bool) -> Seen {
     let shared = ctx.shared.clone();
     let patience = if shared.settings.is_frozen_between {
         PATIENCE_IF_FROZEN
@@ -52,7 +52,7 @@ async fn look(ctx: &RequestContext, is_requested: bool) -> Seen {
         .await
 }
 
-fn progress(ctx: &RequestContext, seen: &Seen) -> Markup {
+fn progress(ctx: &PageContext, seen: &Seen) -> Markup {
     let page = ctx.base().to("/doctor");
     html! {
         p.note {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use tidegate::admin::views::DrainRun;
 
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{bytes, chip, empty, millis, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
@@ -11,7 +11,7 @@ use crate::problem::Answered;
 /// The most drains in the list.
 const LISTED: u32 = 200;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let drains = ctx.service().drains(LISTED).await?;
     let body = html! { p { "At most the latest " (LISTED) " drains. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";

@@ -11,8 +11,8 @@ use tidegate_cli::pretty;
 
 use crate::action_forms::offer;
 use crate::actions::title;
-use crate::context::RequestContext;
-use crate::form::{FormFields, Params};
+use crate::context::PageContext;
+use crate::form::{Form, Params};
 use crate::html::{
     bytes, chip, empty, field, named, nothing, number, status, table, text, time, why,
 };
@@ -25,7 +25,7 @@ use crate::report::cell;
 const SHOWN: usize = 20_000;
 
 pub(super) async fn show(
-    ctx: RequestContext,
+    ctx: PageContext,
     Path(id): Path<String>,
     Params(request): Params,
 ) -> Answered {
@@ -55,7 +55,7 @@ pub(super) async fn show(
     page.answer(&ctx)
 }
 
-fn actions(ctx: &RequestContext, one: &Value) -> Markup {
+fn actions(ctx: &PageContext, one: &Value) -> Markup {
     let id = one["id"].to_string();
     let of: &[(&str, &str)] = &[("id", &id)];
     let start = &["now", "delay", "at", "expires_in", "no_deadline"];
@@ -106,7 +106,7 @@ fn last_error(one: &Value) -> Markup {
     html! { @if let Some(error) = one["last_error"].as_str() { section { h2 { "Last error" } p.problem { (text(error)) } } } }
 }
 
-fn hidden(ctx: &RequestContext) -> Markup {
+fn hidden(ctx: &PageContext) -> Markup {
     let why = if ctx.shared.settings.shows_content {
         "The console's database login may not read payloads, results and error details."
     } else {
@@ -140,7 +140,7 @@ fn errors(content: &Content) -> Markup {
     html! { section { h2 { "Failed attempts" } (table) } }
 }
 
-fn documents(base: &Base, id: i64, content: &Content, request: &FormFields) -> Markup {
+fn documents(base: &Base, id: i64, content: &Content, request: &Form) -> Markup {
     let shown = [
         ("payload", "Payload", &content.payload),
         ("result", "Results", &content.result),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tidegate::admin::{ListRequest, Request, SearchReport, Searched};
 
 use crate::actions::{Action, Intent};
-use crate::context::RequestContext;
-use crate::form::{FormBody, FormFields, Params};
+use crate::context::PageContext;
+use crate::form::{Form, Params, Posted};
 use crate::html::{
     empty, event, field, line, named, number, reason, status, table, time, time_of, why,
 };
@@ -49,9 +49,9 @@ fn is_live(event: &Value) -> bool {
 
 /// The request for as many of the events of a filter.
 fn request(
-    ctx: &RequestContext,
+    ctx: &PageContext,
     verb: Action,
-    wanted: &FormFields,
+    wanted: &Form,
     limit: u32,
 ) -> Result<ListRequest, Problem> {
     let mut bounded = wanted.clone();
@@ -62,7 +62,7 @@ fn request(
     }
 }
 
-pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(wanted): Params) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let limit = wanted.number("limit")?.unwrap_or(LISTED);
     let request = request(&ctx, verb, &wanted, limit.clamp(1, MOST_LISTED))?;
@@ -83,7 +83,7 @@ pub(super) async fn show(ctx: RequestContext, Params(wanted): Params) -> Answere
 }
 
 /// Leads to the event of an id, or to the events of a kind or else of a correlation id.
-pub(super) async fn find(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn find(ctx: PageContext, Params(request): Params) -> Answered {
     let (base, text) = (ctx.base(), request.text("q").unwrap_or_default().trim());
     let to = if text.parse::<i64>().is_ok() {
         base.of("/events", text)
@@ -98,7 +98,7 @@ pub(super) async fn find(ctx: RequestContext, Params(request): Params) -> Answer
 
 /// Searches the payloads of the latest events of a filter. The text is sent in a form, so that no address
 /// contains it.
-pub(super) async fn search(ctx: RequestContext, FormBody(sent): FormBody) -> Answered {
+pub(super) async fn search(ctx: PageContext, Posted(sent): Posted) -> Answered {
     if !ctx.shows_content() {
         return Err(Problem::forbidden("You may not read payloads."));
     }
@@ -138,12 +138,12 @@ pub(super) async fn search(ctx: RequestContext, FormBody(sent): FormBody) -> Ans
 }
 
 /// The filters as hidden fields.
-fn hidden(wanted: &FormFields) -> Markup {
+fn hidden(wanted: &Form) -> Markup {
     html! { @for name in FILTERS { @if let Some(value) = wanted.text(name) { input type="hidden" name=(name) value=(value); } } }
 }
 
 /// The form that searches the payloads of a filter's events, for those who may read them.
-fn search_form(ctx: &RequestContext, wanted: &FormFields, text: &str) -> Markup {
+fn search_form(ctx: &PageContext, wanted: &Form, text: &str) -> Markup {
     html! {
         @if ctx.shows_content() {
             details.act open[!text.is_empty()] {
@@ -159,7 +159,7 @@ fn search_form(ctx: &RequestContext, wanted: &FormFields, text: &str) -> Markup 
     }
 }
 
-fn filters(ctx: &RequestContext, verb: Action, wanted: &FormFields) -> Markup {
+fn filters(ctx: &PageContext, verb: Action, wanted: &Form) -> Markup {
     let base = ctx.base();
     html! {
         search aria-label="Events" {
@@ -187,7 +187,7 @@ fn filters(ctx: &RequestContext, verb: Action, wanted: &FormFields) -> Markup {
 
 /// Links to the actions on all events of a filter, each only if it has this filter. `is_all` says whether
 /// these are all its events; then an action that none of them allows is left out.
-fn of_filter(ctx: &RequestContext, wanted: &FormFields, events: &[Value], is_all: bool) -> Markup {
+fn of_filter(ctx: &PageContext, wanted: &Form, events: &[Value], is_all: bool) -> Markup {
     let has = |names: &[&str]| names.iter().any(|name| wanted.is_set(name));
     let status = wanted.text("status").map(|status| LIVE.contains(&status));
     let is_possible = |live| {
@@ -222,7 +222,7 @@ fn of_filter(ctx: &RequestContext, wanted: &FormFields, events: &[Value], is_all
 }
 
 /// A link to the list without one of the filters.
-fn filtered(base: &Base, wanted: &FormFields, without: &str) -> Link {
+fn filtered(base: &Base, wanted: &Form, without: &str) -> Link {
     let kept = FILTERS.iter().filter(|name| **name != without);
     kept.fold(base.to("/events"), |link, name| {
         link.with(name, wanted.text(name).unwrap_or_default())
@@ -242,7 +242,7 @@ fn reach(searched: &Searched, is_further: bool) -> Markup {
     }
 }
 
-fn pages(base: &Base, wanted: &FormFields, report: &SearchReport) -> Markup {
+fn pages(base: &Base, wanted: &Form, report: &SearchReport) -> Markup {
     let first = filtered(base, wanted, "");
     html! {
         nav.pages aria-label="Pages" {
@@ -256,7 +256,7 @@ fn pages(base: &Base, wanted: &FormFields, report: &SearchReport) -> Markup {
 
 /// The list below a form for the selected events, which offers what at least one of them allows, and the
 /// actions on all events of the filter.
-pub(super) fn picks(ctx: &RequestContext, events: &[Value], of_filter: &Markup) -> Markup {
+pub(super) fn picks(ctx: &PageContext, events: &[Value], of_filter: &Markup) -> Markup {
     let list = list(ctx.base(), events, ctx.may_act());
     if !ctx.may_act() {
         return list;

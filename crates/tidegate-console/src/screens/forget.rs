@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use crate::action_forms::Confirmation;
 use crate::actions::{Action, Field, Intent};
-use crate::context::RequestContext;
-use crate::form::FormFields;
+use crate::context::PageContext;
+use crate::form::Form;
 use crate::link::Link;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -27,15 +27,15 @@ fn whom(action: Action) -> impl Iterator<Item = Field> {
     action.fields().filter(|field| !field.is_id())
 }
 
-pub(super) fn show(ctx: &RequestContext) -> Answered {
-    page(ctx, &FormFields::default(), html! {})
+pub(super) fn show(ctx: &PageContext) -> Answered {
+    page(ctx, &Form::default(), html! {})
 }
 
-fn address(ctx: &RequestContext) -> Link {
+fn address(ctx: &PageContext) -> Link {
     ctx.base().of("/actions", VERB)
 }
 
-fn page(ctx: &RequestContext, sent: &FormFields, body: Markup) -> Answered {
+fn page(ctx: &PageContext, sent: &Form, body: Markup) -> Answered {
     let action = action()?;
     let form = html! {
         p { (action.explains(None)) " Choose one of these." }
@@ -51,7 +51,7 @@ fn page(ctx: &RequestContext, sent: &FormFields, body: Markup) -> Answered {
 }
 
 /// Does the dry run or, with a digest, forgets.
-pub(super) async fn send(ctx: RequestContext, sent: FormFields) -> Answered {
+pub(super) async fn send(ctx: PageContext, sent: Form) -> Answered {
     let action = action()?;
     let names: Vec<String> = whom(action).map(Field::name).collect();
     let keys: Vec<&str> = names.iter().filter_map(|name| sent.text(name)).collect();

@@ -8,7 +8,7 @@ use tidegate_cli::quoted;
 
 use super::events;
 use crate::action_forms::offer;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::form::Params;
 use crate::html::{empty, event, field, named, table, why};
 use crate::page::Page;
@@ -17,7 +17,7 @@ use crate::problem::Answered;
 /// The most groups on the page, and the most live events on a group's page.
 const SHOWN: u32 = 100;
 
-pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     if let Some(key) = request.text("key") {
         return group(&ctx, key).await;
     }
@@ -35,7 +35,7 @@ pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answer
         .answer(&ctx)
 }
 
-fn search(ctx: &RequestContext) -> Markup {
+fn search(ctx: &PageContext) -> Markup {
     html! {
         search { form.filters method="get" action=(ctx.base().to("/groups")) {
             label { span { "Group" } input name="key" required autocomplete="off"; } button.primary { "Show" }
@@ -43,7 +43,7 @@ fn search(ctx: &RequestContext) -> Markup {
     }
 }
 
-fn list(ctx: &RequestContext, groups: &[Value]) -> Markup {
+fn list(ctx: &PageContext, groups: &[Value]) -> Markup {
     let base = ctx.base();
     table! { "Blocked groups", go; group in groups;
         th "Group" { (named(&group["group_key"], |key| base.of("/groups", key))) }
@@ -57,7 +57,7 @@ fn list(ctx: &RequestContext, groups: &[Value]) -> Markup {
     }
 }
 
-fn unblock(ctx: &RequestContext, key: &str) -> Markup {
+fn unblock(ctx: &PageContext, key: &str) -> Markup {
     html! {
         (offer(ctx, "unblock", "Retry", &[("group", key), ("do", "retry")], &[]))
         (offer(ctx, "unblock", "Skip", &[("group", key), ("do", "skip")], &[]))
@@ -65,11 +65,11 @@ fn unblock(ctx: &RequestContext, key: &str) -> Markup {
     }
 }
 
-pub(super) async fn one(ctx: RequestContext, Path(key): Path<String>) -> Answered {
+pub(super) async fn one(ctx: PageContext, Path(key): Path<String>) -> Answered {
     group(&ctx, &key).await
 }
 
-async fn group(ctx: &RequestContext, key: &str) -> Answered {
+async fn group(ctx: &PageContext, key: &str) -> Answered {
     let live = ctx.service().group(key, SHOWN).await?;
     let base = ctx.base();
     let body = html! {

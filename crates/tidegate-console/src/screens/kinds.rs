@@ -11,13 +11,13 @@ use super::span;
 use crate::action_forms::offer;
 use crate::actions::title;
 use crate::chart;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::form::Params;
 use crate::html::{empty, field, millis, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = ctx.service();
     let (kinds, overview, ended) =
@@ -37,7 +37,7 @@ pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answer
 }
 
 pub(super) async fn one(
-    ctx: RequestContext,
+    ctx: PageContext,
     Path(name): Path<String>,
     Params(request): Params,
 ) -> Answered {
@@ -69,7 +69,7 @@ pub(super) async fn one(
         .answer(&ctx)
 }
 
-fn actions(ctx: &RequestContext, kind: &Kind) -> Markup {
+fn actions(ctx: &PageContext, kind: &Kind) -> Markup {
     let of: &[(&str, &str)] = &[("kind", &kind.kind)];
     html! {
         div.actions {
@@ -93,7 +93,7 @@ fn policy(kind: &Kind) -> Markup {
 }
 
 /// The retention of a kind, with a form to change it.
-pub(super) fn kept(ctx: &RequestContext, kind: &Kind) -> Markup {
+pub(super) fn kept(ctx: &PageContext, kind: &Kind) -> Markup {
     html! {
         section {
             h2 { "Retention" }
@@ -104,7 +104,7 @@ pub(super) fn kept(ctx: &RequestContext, kind: &Kind) -> Markup {
 }
 
 /// The form that changes the retention of a kind.
-pub(super) fn retention(ctx: &RequestContext, kind: &str) -> Markup {
+pub(super) fn retention(ctx: &PageContext, kind: &str) -> Markup {
     let inputs = &["completed", "failed"];
     offer(
         ctx,

@@ -3,12 +3,12 @@
 use maud::{Markup, html};
 use tidegate::admin::{LeaseStatus, LeasesRequest};
 
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{chip, empty, event, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let report = ctx
         .service()
         .run(&LeasesRequest { limit: Some(200) })
@@ -24,7 +24,7 @@ pub(super) async fn show(ctx: RequestContext) -> Answered {
         .answer(&ctx)
 }
 
-fn list(ctx: &RequestContext, leases: &[LeaseStatus]) -> Markup {
+fn list(ctx: &PageContext, leases: &[LeaseStatus]) -> Markup {
     let base = ctx.base();
     table! { "Leases"; lease in leases;
         th "Worker" { @if let Some(name) = &lease.name { (short(name)) " " } code { (short(lease.worker.as_deref().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }

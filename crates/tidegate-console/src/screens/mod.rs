@@ -23,7 +23,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use tidegate::admin::views::Span;
 
-use crate::form::FormFields;
+use crate::form::Form;
 use crate::metrics::metrics;
 use crate::problem::Problem;
 use crate::shared::ConsoleState;
@@ -62,7 +62,7 @@ fn routes() -> Router<Arc<ConsoleState>> {
 }
 
 /// Reads a span from the address.
-fn span(fields: &FormFields) -> Span {
+fn span(fields: &Form) -> Span {
     match fields.text("span") {
         Some("day") => Span::Day,
         Some("month") => Span::Month,

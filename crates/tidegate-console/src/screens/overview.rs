@@ -8,7 +8,7 @@ use tidegate::admin::views::{Depth, Kind, KindTotals, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::form::Params;
 use crate::html::{age, chip, millis, named, number, share, table};
 use crate::link::{Base, Link};
@@ -18,7 +18,7 @@ use crate::problem::Answered;
 /// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
 const MOST_KINDS: usize = 300;
 
-pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = ctx.service();
     let (overview, course, ended) = tokio::try_join!(

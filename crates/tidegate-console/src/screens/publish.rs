@@ -4,13 +4,13 @@ use maud::{Markup, html};
 use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
-use crate::context::RequestContext;
-use crate::form::{FormBody, FormFields, Params};
+use crate::context::PageContext;
+use crate::form::{Form, Params, Posted};
 use crate::html::{input, reason};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answered {
+pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     ctx.permitted()?;
     let kinds = ctx.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
@@ -19,7 +19,7 @@ pub(super) async fn show(ctx: RequestContext, Params(request): Params) -> Answer
     Page::new("/events", "Publish an event", command, body).answer(&ctx)
 }
 
-fn form(ctx: &RequestContext, kinds: &[&str], chosen: &str) -> Markup {
+fn form(ctx: &PageContext, kinds: &[&str], chosen: &str) -> Markup {
     html! {
         section.publish {
             p { "The event is handled like any other: its handlers run at the next drain. The console's login needs the role tidegate_publish too." }
@@ -38,7 +38,7 @@ fn form(ctx: &RequestContext, kinds: &[&str], chosen: &str) -> Markup {
     }
 }
 
-fn event(sent: &FormFields) -> Result<NewEvent, Problem> {
+fn event(sent: &Form) -> Result<NewEvent, Problem> {
     let payload = sent.owned("payload").map(RawValue::from_string).transpose();
     // The parser's message does not quote the text.
     let payload =
@@ -52,7 +52,7 @@ fn event(sent: &FormFields) -> Result<NewEvent, Problem> {
     Ok(event)
 }
 
-pub(super) async fn publish(ctx: RequestContext, FormBody(sent): FormBody) -> Answered {
+pub(super) async fn publish(ctx: PageContext, Posted(sent): Posted) -> Answered {
     ctx.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
     let actor = ctx.actor();

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::kinds;
 use crate::action_forms::offer;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{bytes, field, named, nothing, number, short, table};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let service = ctx.service();
     let (kinds, partitions) = tokio::try_join!(service.kinds(), service.log_partitions())?;
     let base = ctx.base();
@@ -29,7 +29,7 @@ pub(super) async fn show(ctx: RequestContext) -> Answered {
 }
 
 /// The cleanup, which a schedule usually starts. It stops in time for a request.
-fn upkeep(ctx: &RequestContext) -> Markup {
+fn upkeep(ctx: &PageContext) -> Markup {
     let cleanup = offer(ctx, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
     html! { @if ctx.may_act() { section { h2 { "Upkeep" } (cleanup) } } }
 }

@@ -4,12 +4,12 @@ use maud::{Markup, html};
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
 use crate::action_forms::offer;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let wanted = SchedulesRequest { limit: Some(500) };
     let report = ctx.service().run(&wanted).await?;
     let stopped = report
@@ -25,7 +25,7 @@ pub(super) async fn show(ctx: RequestContext) -> Answered {
         .answer(&ctx)
 }
 
-fn list(ctx: &RequestContext, schedules: &[ScheduleStatus]) -> Markup {
+fn list(ctx: &PageContext, schedules: &[ScheduleStatus]) -> Markup {
     let base = ctx.base();
     table! { "Schedules"; one in schedules;
         th "Name" { (short(&one.name)) }
@@ -58,7 +58,7 @@ fn when(one: &ScheduleStatus) -> Markup {
     }
 }
 
-fn actions(ctx: &RequestContext, one: &ScheduleStatus) -> Markup {
+fn actions(ctx: &PageContext, one: &ScheduleStatus) -> Markup {
     let of = |what| [("name", one.name.as_str()), ("do", what)];
     html! {
         div.actions {

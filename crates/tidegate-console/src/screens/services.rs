@@ -5,12 +5,12 @@ use tidegate::admin::views::TargetState;
 use tidegate::{ServiceState, ServiceStatus};
 
 use crate::action_forms::offer;
-use crate::context::RequestContext;
+use crate::context::PageContext;
 use crate::html::{chip, due, empty, line, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(ctx: RequestContext) -> Answered {
+pub(super) async fn show(ctx: PageContext) -> Answered {
     let service = ctx.service();
     let (overview, targets) = tokio::try_join!(service.overview(), service.targets())?;
     let down = overview
@@ -29,7 +29,7 @@ pub(super) async fn show(ctx: RequestContext) -> Answered {
         .answer(&ctx)
 }
 
-fn list(ctx: &RequestContext, services: &[ServiceStatus]) -> Markup {
+fn list(ctx: &PageContext, services: &[ServiceStatus]) -> Markup {
     table! { "Services"; service in services;
         th "Service" { (short(&service.service)) }
         td "State" { (state(service.state)) }
@@ -45,7 +45,7 @@ fn list(ctx: &RequestContext, services: &[ServiceStatus]) -> Markup {
 }
 
 /// The targets of tidegate-relay. Each is the service of its name.
-fn called(ctx: &RequestContext, targets: &[TargetState]) -> Markup {
+fn called(ctx: &PageContext, targets: &[TargetState]) -> Markup {
     table! { "Targets"; target in targets;
         th "Target" { (short(&target.target)) }
         td "State" { (state(target.state)) }
@@ -78,7 +78,7 @@ fn limits(service: &ServiceStatus) -> Markup {
     }
 }
 
-fn actions(ctx: &RequestContext, service: &ServiceStatus) -> Markup {
+fn actions(ctx: &PageContext, service: &ServiceStatus) -> Markup {
     let name = ("name", service.service.as_str());
     html! {
         div.actions {
@@ -90,7 +90,7 @@ fn actions(ctx: &RequestContext, service: &ServiceStatus) -> Markup {
 }
 
 /// The form that limits a service that is not in the list yet.
-fn another(ctx: &RequestContext) -> Markup {
+fn another(ctx: &PageContext) -> Markup {
     let inputs = &["name", "limit", "per_second"];
     offer(ctx, "service", "Limit another service", &[], inputs)
 }

@@ -23,7 +23,7 @@ use super::leases::WindowRaise;
 use super::services::Services;
 use super::session::Lane;
 use crate::connect::Database;
-use crate::context::{self, Context, WrittenCompletions};
+use crate::context::{self, Context, Written};
 use crate::error::Error;
 use crate::lease::{Lease, LeaseDecision, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
@@ -62,10 +62,7 @@ pub(super) struct Completer {
     /// How many outcomes were noted so far. This is also the number of the last one.
     noted: u64,
     /// Which of them are written.
-    reached: (
-        watch::Sender<WrittenCompletions>,
-        watch::Receiver<WrittenCompletions>,
-    ),
+    reached: (watch::Sender<Written>, watch::Receiver<Written>),
     /// The number of each group's last end that is not written yet.
     group_ends: HashMap<String, u64>,
     failures: u32,
@@ -92,7 +89,7 @@ impl Completer {
             busy: Flush::default(),
             busy_until: now,
             noted: 0,
-            reached: watch::channel(WrittenCompletions::default()),
+            reached: watch::channel(Written::default()),
             group_ends: HashMap::new(),
             failures: 0,
             not_before: now,
