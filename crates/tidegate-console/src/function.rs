@@ -11,7 +11,7 @@ use axum::middleware::{map_request, map_response};
 use axum::response::Response;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches};
-use lambda_http::request::PageContext;
+use lambda_http::request::RequestContext;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
@@ -108,7 +108,7 @@ fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
 /// Adds the address that AWS has seen.
 async fn from_its_peer(mut request: Request) -> Request {
     let address = match request.extensions().get() {
-        Some(PageContext::ApiGatewayV2(context)) => context.http.source_ip.as_deref(),
+        Some(RequestContext::ApiGatewayV2(context)) => context.http.source_ip.as_deref(),
         _ => None,
     };
     let peer = Peer(address.and_then(|address| address.parse().ok()));
@@ -118,7 +118,7 @@ async fn from_its_peer(mut request: Request) -> Request {
 
 /// Adds the caller that AWS has verified, and the host name that AWS has routed here.
 async fn identified(mut request: Request) -> Request {
-    let context = request.extensions().get::<PageContext>();
+    let context = request.extensions().get::<RequestContext>();
     let (caller, name) = (context.and_then(caller), context.and_then(name));
     let extensions = request.extensions_mut();
     if let Some(caller) = caller {
@@ -131,17 +131,17 @@ async fn identified(mut request: Request) -> Request {
 }
 
 /// The host name of the function URL or HTTP API.
-fn name(context: &PageContext) -> Option<String> {
+fn name(context: &RequestContext) -> Option<String> {
     match context {
-        PageContext::ApiGatewayV2(context) => context.domain_name.clone(),
+        RequestContext::ApiGatewayV2(context) => context.domain_name.clone(),
         _ => None,
     }
 }
 
 /// The ARN that AWS IAM has verified.
-fn caller(context: &PageContext) -> Option<String> {
+fn caller(context: &RequestContext) -> Option<String> {
     match context {
-        PageContext::ApiGatewayV2(context) => {
+        RequestContext::ApiGatewayV2(context) => {
             context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone()
         }
         _ => None,

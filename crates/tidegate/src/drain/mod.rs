@@ -20,7 +20,7 @@ mod clocks;
 mod completer;
 pub(crate) mod execute;
 mod fetcher;
-pub(crate) mod figures;
+pub mod figures;
 mod flush;
 mod leases;
 mod limits;
