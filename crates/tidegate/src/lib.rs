@@ -88,8 +88,8 @@
 //!   drains share with these).
 //! - Storing: `retention` (how finished events leave the log) and `cleanup_run` (how a cleanup runs its
 //!   steps), `sealing` and `seal` (encrypted payloads and their keys).
-//! - Observing: `logs`, `numbers` (metrics for CloudWatch and for Prometheus), `trace` (carries a trace through
-//!   the queue, and emits spans).
+//! - Observing: `logs`, `numbers` (metrics for CloudWatch and for Prometheus), `trace` (carries a trace
+//!   through the queue, and emits spans).
 //! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
 //!   kit.
 //!

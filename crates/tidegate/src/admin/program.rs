@@ -242,8 +242,8 @@ impl Program {
     /// Sets how long rows of the program's own tables are kept: as long as the setting says at the last
     /// `migrate`, a day or more such as `730d`; without it, for ever. `expire` is the name of an SQL function
     /// of the program, `(until timestamptz, most integer, dry_run boolean)`. It removes about `most` older
-    /// rows, or counts all of them, and returns their numbers by table as a JSON object. Each cleanup calls it
-    /// with the owner's rights until nothing is left.
+    /// rows, or counts all of them, and returns their numbers by table as a JSON object. Each cleanup calls
+    /// it with the owner's rights until nothing is left.
     pub fn retention(mut self, setting: &'static str, expire: &'static str) -> Self {
         self.retentions.push((setting, expire));
         self
