@@ -4,6 +4,8 @@
 -- Therefore a lease of a thousand events writes one row. An event's row is written when the event is
 -- published and when it ends. Only its end leaves a dead row version.
 
+-- `@tidegate` stands for the schema's name, in all these files.
+
 -- Every table, every column that people may read, and every function that they may call has its comment, for
 -- people who use psql (\d+, \df+) or a database browser. The last file pins the search path of all
 -- functions, and takes them from PUBLIC.
