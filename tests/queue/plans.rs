@@ -909,6 +909,9 @@ fn inspect(node: &Value, faults: &mut Vec<String>) {
     if kind.contains("Sort") && is_fed_by_queue(node) {
         faults.push(format!("sorts the queue by {}", node["Sort Key"]));
     }
+    if node["Function Name"] == "log_row" {
+        faults.push("calls log_row() for each row".to_owned());
+    }
     for child in children(node) {
         inspect(child, faults);
     }
