@@ -7,8 +7,10 @@
 
 use axum::Router;
 use tidegate::config::environment;
+use tidegate::logs::{FlushAtExit, PATIENCE, flush};
+use tidegate::program::log_panics;
 use tidegate::{Database, Error, wake};
-use tidegate_console::function::serve;
+use tidegate_http::function::serve;
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
@@ -22,8 +24,11 @@ const CONNECTIONS: usize = 1;
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
+    let _flush = FlushAtExit;
+    log_panics();
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
-    serve(async || logs.and_then(|()| configured()), unconfigured())
+    let started = async || logs.and_then(|()| configured());
+    serve(started, unconfigured(), || flush(PATIENCE))
 }
 
 /// Builds the router by the settings. A function URL may be public, and the function cannot know. The setting

@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
 use tidegate::NewEvent;
-use tidegate_console::server::{FairQuota, is_for_this_machine, limited, logged};
+use tidegate_http::{FairQuota, is_for_this_machine, limited, logged};
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.

@@ -17,8 +17,7 @@ use tidegate::config::environment;
 use tidegate::program::stop_signal;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
-use tidegate_console::listen_address;
-use tidegate_console::server::{Bounds, serve_within};
+use tidegate_http::{Bounds, listen_address, serve_within};
 use tokio::net::TcpListener;
 
 use super::{Access, REQUEST_TIMEOUT, Scrapes, measured, recording, waking};

@@ -7,8 +7,7 @@
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::{map_request, map_response};
-use axum::response::Response;
+use axum::middleware::map_request;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches};
 use lambda_http::request::RequestContext;
@@ -16,13 +15,13 @@ use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
 use tidegate::{Lookup, Program};
+use tidegate_http::function::serve;
 
-pub use lambda_http::Error;
+pub use tidegate_http::function::Error;
 
 use crate::guard::FunctionHost;
 use crate::options::Options;
 use crate::router;
-use crate::server::Peer;
 use crate::who::Given;
 
 /// Serves requests until the function ends. If the settings are invalid, the function still starts. It
@@ -31,40 +30,14 @@ use crate::who::Given;
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
+    let _flush = FlushAtExit;
+    log_panics();
     let unconfigured = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
     let started = async || {
         let started = start(program, &environment);
         started.inspect_err(|error| eprintln!("tidegate: {error}"))
     };
-    serve(started, unconfigured)
-}
-
-/// Serves the requests of a function until it ends, with the second router if the first cannot be made.
-///
-/// # Errors
-/// When Lambda's runtime interface cannot be used.
-pub fn serve(
-    start: impl AsyncFnOnce() -> Result<Router, tidegate::Error>,
-    unconfigured: Router,
-) -> Result<(), Error> {
-    let _flush = FlushAtExit;
-    log_panics();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let routes = start().await.unwrap_or_else(|error| {
-            tracing::error!(%error, "the settings are not valid; every request will fail");
-            unconfigured
-        });
-        let routes = routes.layer(map_request(from_its_peer));
-        // The function is frozen after its answer, and its lines with it.
-        lambda_http::run(routes.layer(map_response(async |answer: Response| {
-            flush(PATIENCE);
-            answer
-        })))
-        .await
-    })
+    serve(started, unconfigured, || flush(PATIENCE))
 }
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
@@ -103,17 +76,6 @@ fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
     let given = command.try_get_matches_from(flags);
     let options = given.and_then(|given| Options::from_arg_matches(&given));
     options.map_err(|error| tidegate::Error::Config(error.to_string()))
-}
-
-/// Adds the address that AWS has seen.
-async fn from_its_peer(mut request: Request) -> Request {
-    let address = match request.extensions().get() {
-        Some(RequestContext::ApiGatewayV2(context)) => context.http.source_ip.as_deref(),
-        _ => None,
-    };
-    let peer = Peer(address.and_then(|address| address.parse().ok()));
-    request.extensions_mut().insert(peer);
-    request
 }
 
 /// Adds the caller that AWS has verified, and the host name that AWS has routed here.

@@ -16,10 +16,10 @@ use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::Span;
+use tidegate_http::{FairQuota, host, is_this_machine, without_port};
 
 use crate::page;
 use crate::problem::Problem;
-use crate::server::{FairQuota, host, is_this_machine, without_port};
 use crate::settings::Settings;
 use crate::shared::ConsoleState;
 use crate::who::{Given, Identity, Refusal};

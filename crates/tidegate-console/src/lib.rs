@@ -36,8 +36,7 @@
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
 //!   settings, state.
-//! - [`server`]: what every server over HTTP has in common: connections, places, the log.
-//! - `verb`, `function`: the command line and Lambda.
+//! - `verb`, `function`: the command line and Lambda. The server itself is [`tidegate_http`].
 //!
 //! Every page and every action works without JavaScript. htmx only renews the part of a page that changes.
 //! Each action checks the person's rights again, whatever the page offered.
@@ -63,7 +62,6 @@ mod page;
 mod problem;
 mod report;
 mod screens;
-pub mod server;
 mod settings;
 mod shared;
 mod verb;
@@ -78,7 +76,7 @@ use tidegate::program::Service;
 pub use link::Base;
 pub use middleware::serve;
 pub use settings::{Instance, Settings};
-pub use verb::{Console, console, listen_address};
+pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity};
 
 use shared::ConsoleState;

@@ -12,9 +12,9 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::from_fn_with_state;
 use tokio::net::TcpListener;
 use tower_http::set_header::SetResponseHeaderLayer;
+use tidegate_http::{Bounds, FairQuota, limited, logged, serve_within};
 
 use crate::guard::{Guard, Pace, admit, by_name, explain};
-use crate::server::{Bounds, FairQuota, limited, logged, serve_within};
 use crate::shared::ConsoleState;
 
 /// The longest time for a request, including its body.

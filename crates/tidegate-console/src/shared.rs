@@ -7,9 +7,9 @@ use tidegate::Error;
 use tidegate::admin::views::Rights;
 use tidegate::program::Service;
 use tidegate::prometheus::Exporter;
+use tidegate_http::Refusals;
 
 use crate::checkup::Checkup;
-use crate::server::Refusals;
 use crate::settings::Settings;
 
 /// How long the rights of the database login are cached.

@@ -10,6 +10,7 @@ use serde_json::json;
 use tidegate::Error;
 use tidegate::program::stop_signal;
 use tidegate_cli::{Answer, Ask};
+use tidegate_http::listen_address;
 use tokio::net::TcpListener;
 
 use crate::middleware::serve;
@@ -30,15 +31,6 @@ pub struct Console {
     listen: SocketAddr,
     #[command(flatten)]
     options: Options,
-}
-
-/// Reads the address that a server listens on, for the flags of verbs.
-///
-/// # Errors
-/// A sentence that says what is allowed.
-pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let must = "must be host:port such as 127.0.0.1:8080, the host as an IP address";
-    text.parse().map_err(|_| must.to_owned())
 }
 
 /// The verb `console`, for [`tidegate_cli::CommandLine::verb`]. It serves until the process is stopped.

@@ -36,7 +36,7 @@ use super::{CONNECTION_WAIT, connection, limits};
 use claims::ClaimNames;
 use keys::KeyDigest;
 use tidegate::{Database, Error, Lookup};
-use tidegate_console::server::{FairQuota, Peer, Refusals};
+use tidegate_http::{FairQuota, Peer, Refusals};
 
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";

@@ -6,6 +6,7 @@
 //! use, an answered one is closed instead of kept.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use super::{FairQuota, Peer};
+use crate::{FairQuota, Peer};
 
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,15 @@ pub struct Bounds {
     pub head: Duration,
     /// The longest time for a request. When the server stops, it waits this long for the requests under way.
     pub request: Duration,
+}
+
+/// Reads the address that a server listens on, for the flags of verbs.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let must = "must be host:port such as 127.0.0.1:8080, the host as an IP address";
+    text.parse().map_err(|_| must.to_owned())
 }
 
 /// The longest life of a connection.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::Extensions;
 
-use super::Peer;
+use crate::Peer;
 
 /// How long an address that had a line has no other.
 const PAUSE: Duration = Duration::from_mins(1);

@@ -3,7 +3,10 @@
 use axum::http::header::HOST;
 use axum::http::{HeaderMap, Uri};
 
-pub(crate) fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+/// Returns the name by which a request calls the server, in small letters and with its port; `None` if it
+/// has no name, or several.
+#[must_use]
+pub fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     let mut named = headers.get_all(HOST).iter();
     match (named.next(), named.next()) {
         (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
@@ -22,11 +25,15 @@ pub fn is_for_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
     host(headers, uri).is_some_and(|host| is_this_machine(without_port(&host)))
 }
 
-pub(crate) fn is_this_machine(name: &str) -> bool {
+/// Whether a name without a port is `localhost` or a loopback address.
+#[must_use]
+pub fn is_this_machine(name: &str) -> bool {
     ["localhost", "127.0.0.1", "[::1]"].contains(&name)
 }
 
-pub(crate) fn without_port(host: &str) -> &str {
+/// Removes the port of a host.
+#[must_use]
+pub fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
