@@ -26,6 +26,7 @@ const CONNECTIONS: usize = 1;
 pub fn run() -> Result<(), lambda_http::Error> {
     let _flush = FlushAtExit;
     log_panics();
+    tidegate_aws::install();
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     let started = async || logs.and_then(|()| configured());
     serve(started, unconfigured(), || flush(PATIENCE))

@@ -200,6 +200,8 @@ impl CommandLine {
     /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
+        #[cfg(feature = "aws")]
+        tidegate_aws::install();
         let arguments = match self.arguments() {
             Ok(chosen) => chosen,
             Err(error) => return misused(&error),

@@ -32,6 +32,7 @@ use crate::who::Given;
 pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     log_panics();
+    tidegate_aws::install();
     let unconfigured = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
     let started = async || {
         let started = start(program, &environment);

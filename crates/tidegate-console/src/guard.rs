@@ -15,8 +15,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tracing::Span;
 use tidegate_http::{FairQuota, host, is_this_machine, without_port};
+use tracing::Span;
 
 use crate::page;
 use crate::problem::Problem;

@@ -10,9 +10,9 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::from_fn_with_state;
+use tidegate_http::{Bounds, FairQuota, limited, logged, serve_within};
 use tokio::net::TcpListener;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tidegate_http::{Bounds, FairQuota, limited, logged, serve_within};
 
 use crate::guard::{Guard, Pace, admit, by_name, explain};
 use crate::shared::ConsoleState;

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate::connect::DeadMessages;
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::program::{Failure, Service};
 use tidegate::{Error, Json};
+use tidegate_aws::DeadMessages;
 
 use crate::envelope::{Bearer, Delivery};
 

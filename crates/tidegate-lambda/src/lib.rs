@@ -24,12 +24,12 @@ use serde_json::Value;
 use tidegate::admin::is_scheduled_event;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
-use tidegate::connect::{DeadMessages, Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
 use tidegate::program::{Failure, Service, log_panics};
 use tidegate::{Hooks, Json, Program};
+use tidegate_aws::{DeadMessages, Invoked, SelfInvoke};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
@@ -82,6 +82,7 @@ pub use lambda_runtime::Error;
 /// If Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
+    tidegate_aws::install();
     let logs = start_logs(program.origin());
     let mut ready = logs.and_then(|()| program.start(&environment));
     if let Ok(service) = &mut ready {

@@ -10,8 +10,9 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::SpanExporter as _;
 use reqwest::{Client, redirect};
-use tidegate::connect::{Signer, Trust};
+use tidegate::connect::Trust;
 use tidegate::{Error, Lookup};
+use tidegate_aws::Signer;
 use tokio::sync::OnceCell;
 
 use crate::settings::{SigningScope, TraceSettings};

@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use tidegate::connect::requests::{Arn, NoResponse, Requests, Response, SignedRequest};
 use tidegate::{Error, HandlerError};
+use tidegate_aws::{Arn, NoResponse, Requests, Response, SignedRequest};
 
 /// All targets of the process share the connections and the credentials.
 static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 use tidegate::HandlerError;
-use tidegate::connect::requests::Arn;
+use tidegate_aws::Arn;
 
 use crate::aws::{AwsService, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use sha2::Sha256;
 use tidegate::HandlerError;
 use tidegate::connect::Trust;
-use tidegate::connect::requests::{Response, exchange, http_client};
+use tidegate_aws::{Response, exchange, http_client};
 use tokio::sync::OnceCell;
 
 use crate::aws::{as_asked, unreachable};

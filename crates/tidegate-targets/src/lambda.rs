@@ -10,8 +10,8 @@ use futures_util::future::{BoxFuture, FutureExt};
 use md5::Md5;
 use serde_json::{Map, Value, json};
 use sha2::Digest;
-use tidegate::HandlerError;
-use tidegate::connect::requests::{Arn, Response, encoded, hex};
+use tidegate::{HandlerError, hex};
+use tidegate_aws::{Arn, Response, encoded};
 
 use crate::aws::{AwsService, failure, seen};
 use crate::outcome::{Answers, BatchOrder, Outcome, bad, of_answer};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tidegate::HandlerError;
-use tidegate::connect::requests::{Arn, hex};
+use tidegate::{HandlerError, hex};
+use tidegate_aws::Arn;
 
 use crate::aws::{AwsService, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};

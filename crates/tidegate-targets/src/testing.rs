@@ -1,7 +1,7 @@
 //! What the tests of all kinds of targets share: answers, an event, and what an answer means, in short.
 
 use tidegate::HandlerError;
-use tidegate::connect::requests::Response;
+use tidegate_aws::Response;
 
 use crate::outcome::Answers;
 use crate::sent::Sent;

@@ -70,7 +70,7 @@ pub(crate) fn check_settings(lookup: Lookup<'_>) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and the path.
-pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>> {
+pub fn read_file(variable: &str, path: &str) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| {
         Error::Config(format!(
             "{variable}: must be a file that can be read: {path}: {error}"

@@ -77,7 +77,10 @@ impl Error {
     }
 
     /// Returns the answer of work, or an error of this stage if the work takes longer than `limit`.
-    pub(crate) async fn within<T>(
+    ///
+    /// # Errors
+    /// Those of the work, or [`Error::TimedOut`].
+    pub async fn within<T>(
         stage: &'static str,
         limit: Duration,
         work: impl Future<Output = Result<T, Self>>,
@@ -172,7 +175,7 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
 }
 
 /// Returns an error's text with those of its causes.
-pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(source) = cause {

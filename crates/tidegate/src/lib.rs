@@ -57,7 +57,6 @@
 //! - `admin`: `Program` and what it is made of, on which the Lambda function and the command line are built:
 //!   operators' requests and the reports on them with their JSON Schemas, views, checks, cleanup, metrics,
 //!   the log. Includes `seal`.
-//! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
 //! - `seal`: seals payloads, that is, encrypts them with keys of the program.
 //! - `testing`: a kit for testing a program's handlers.
 //! - `vendored-openssl`: builds OpenSSL into the program.
@@ -107,7 +106,7 @@ mod context;
 mod dispatch;
 #[doc(hidden)]
 pub mod drain;
-mod error;
+pub mod error;
 mod event;
 mod handler;
 mod json;
@@ -157,7 +156,7 @@ pub use context::{Context, FencedTransaction};
 pub use dispatch::{Dispatch, Handlers};
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
-pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
+pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key, hex};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use json::Json;
 #[cfg(feature = "admin")]

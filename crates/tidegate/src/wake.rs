@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 
 use crate::chain::{Chain, StartDrain};
 use crate::config::Lookup;
-use crate::connect::{Database, starter};
+use crate::connect::{Database, cloud};
 use crate::error::{Error, Result};
 use crate::queue;
 
@@ -68,11 +68,11 @@ impl Waker {
     /// It needs the permission `lambda:InvokeFunction`.
     ///
     /// # Errors
-    /// [`Error::Config`] without the feature `aws`.
+    /// [`Error::Config`] if the program has no cloud: see [`crate::connect::install`].
     pub fn function(database: Database, arn: String) -> Result<Self> {
         Ok(Self::new(
             database,
-            starter("the waker of a function", arn)?,
+            cloud("the waker of a function")?.starter(arn),
         ))
     }
 
@@ -106,7 +106,7 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>> 
         && parts.nth(1) == Some("lambda")
         && parts.nth(2) == Some("function");
     if is_function {
-        return starter("TIDEGATE_WAKE", arn).map(Some);
+        return Ok(Some(cloud("TIDEGATE_WAKE")?.starter(arn)));
     }
     Err(Error::Config(format!(
         "TIDEGATE_WAKE: must be the ARN of a Lambda function such as arn:aws:lambda:eu-central-1:123456789012:function:name, got {arn:?}"

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::{NextTick, StartDrain};
 use crate::config::{Lookup, parse_duration};
-use crate::connect::{Database, Transaction, next_tick};
+use crate::connect::{Database, Transaction, cloud};
 use crate::dispatch::Dispatch;
 use crate::doctor::{DoctorReport, DoctorTarget, examine, refuse_foreign};
 use crate::drain::figures::Figures;
@@ -291,7 +291,7 @@ impl Program {
             looks_within: None,
             wakes: wake::from_settings(lookup)?,
             next_tick: lookup(NEXT_TICK)
-                .map(|arn| next_tick(NEXT_TICK, arn))
+                .map(|arn| cloud(NEXT_TICK)?.next_tick(NEXT_TICK, arn))
                 .transpose()?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),

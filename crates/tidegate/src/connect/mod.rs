@@ -4,7 +4,8 @@
 //! # Layout
 //!
 //! - `login`: what one attempt to connect needs, read from a URL;
-//! - `aws`: the same from Secrets Manager, or with a signed token as the password;
+//! - `secret`, `token`: the same from a secret, or with a signed token as the password;
+//! - `cloud`: who keeps secrets and signs tokens;
 //! - `settings`: which of these the environment selects;
 //! - `source`: the selected one, what is cached of it, and what happens when the database refuses it;
 //! - `tls`: which certificates are trusted;
@@ -19,37 +20,23 @@
 //! on loopback), once a run. Only the HTTP interface keeps connections, because there a new one would take
 //! most of a request. It checks that each connection is alive before it uses it.
 
-#[cfg(feature = "aws")]
-mod aws;
+mod cloud;
 mod login;
 mod pool;
 mod schema;
+mod secret;
 mod settings;
 mod source;
 mod tls;
+mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::Pool;
-use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-#[cfg(feature = "aws")]
-pub use self::aws::{
-    DeadMessages, Invoked, SelfInvoke, Signer, config_of_secret, next_tick, starter,
-};
-/// Requests to AWS without the SDK, for the crates of this project.
-#[cfg(feature = "aws")]
-#[doc(hidden)]
-pub mod requests {
-    pub use super::aws::{
-        Arn, NoResponse, Requests, Response, SignedRequest, encoded, exchange, http_client,
-    };
-    pub use crate::event::hex;
-}
-#[cfg(feature = "aws")]
-use self::aws::{secret_login, signed_login, stored_secret};
+pub use self::cloud::{Cloud, SecretReader, Version, cloud, install, secret_reader};
 use self::login::Login;
 use self::pool::{Lent, NO_TRANSACTION, Opener, POOL_WAIT, pool};
 pub(crate) use self::schema::BEGIN;
@@ -57,9 +44,10 @@ use self::schema::Session;
 pub use self::schema::{Client, Schema, Transaction};
 #[doc(hidden)]
 pub use self::schema::{Conn, Queryable};
+use self::secret::{DatabasePlace, DatabaseSecret};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
-use crate::config::{Lookup, check_settings, environment, read_secret_file};
+use crate::config::{Lookup, check_settings, environment};
 use crate::error::{Error, Result};
 
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
@@ -85,66 +73,20 @@ struct Places {
 }
 
 /// The configuration in a URL, which cannot be used to connect.
-#[doc(hidden)]
+///
+/// # Errors
+/// [`Error::Config`]. Its text never contains the password.
 pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config> {
     Login::from_url(url, &Trust::system()).map(|login| login.config)
 }
 
-/// Reads the text of a secret.
-#[doc(hidden)]
-pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
-
-/// Returns a reader of this secret: its name or ARN in Secrets Manager, or `file:PATH`. Nothing is read
-/// before its first use.
-#[doc(hidden)]
-pub fn secret_reader(setting: &str, place: String) -> Result<SecretReader> {
-    let Some(path) = place.strip_prefix("file:").map(str::to_owned) else {
-        return stored_secret(setting, place);
-    };
-    let setting = setting.to_owned();
-    Ok(Box::new(move || {
-        let read = read_secret_file(&path);
-        let read = read.map_err(|why| Error::Secret(format!("{setting}: {why}")));
-        ready(read).boxed()
-    }))
-}
-
-#[cfg(not(feature = "aws"))]
-pub use self::without_aws::*;
-
-/// Refuses what needs AWS.
-#[cfg(not(feature = "aws"))]
-mod without_aws {
-    use super::settings::DatabasePlace;
-    use super::{Arc, Error, Login, Result, SecretReader, Source, Trust};
-
-    pub(super) fn signed_login(_: Login) -> Result<Source> {
-        refused("DATABASE_AUTH: iam")
-    }
-
-    pub(super) fn secret_login(_: String, _: DatabasePlace, _: Option<Trust>) -> Result<Source> {
-        refused("DATABASE_SECRET_ID")
-    }
-
-    pub(super) fn stored_secret(setting: &str, _: String) -> Result<SecretReader> {
-        refused(setting)
-    }
-
-    #[doc(hidden)]
-    pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>> {
-        refused(setting)
-    }
-
-    #[doc(hidden)]
-    pub fn next_tick(setting: &str, _: String) -> Result<Arc<dyn crate::chain::NextTick>> {
-        refused(setting)
-    }
-
-    fn refused<T>(setting: &str) -> Result<T> {
-        Err(Error::Config(format!(
-            "{setting} needs AWS, and this program was built without tidegate's feature `aws`"
-        )))
-    }
+/// The configuration in the text of a secret alone, which cannot be used to connect.
+///
+/// # Errors
+/// [`Error::Secret`] names the field, and quotes nothing.
+pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config> {
+    let secret = DatabaseSecret::new("the secret".to_owned(), DatabasePlace::default(), None);
+    secret.login(text).map(|login| login.config)
 }
 
 impl Database {

@@ -3,23 +3,14 @@
 
 use tokio_postgres::Config;
 
+use super::cloud::cloud;
 use super::login::{Login, TlsMode};
+use super::secret::{DatabasePlace, DatabaseSecret};
 use super::source::Source;
 use super::tls::Trust;
-use super::{secret_login, signed_login};
+use super::token::TokenLogin;
 use crate::config::{Lookup, read, read_file};
 use crate::error::{Error, Result};
-
-/// The address of the database, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give it.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct DatabasePlace {
-    /// A host's name or address.
-    pub host: Option<String>,
-    /// 1 to 65535.
-    pub port: Option<u16>,
-    /// The database's name.
-    pub name: Option<String>,
-}
 
 /// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. In the place of
 /// a secret there may be a user of IAM database authentication. `trust` is what [`database_ca`] says.
@@ -47,7 +38,7 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
         (Some(url), None) => {
             let login = Login::from_url(&url, &trust.unwrap_or_else(Trust::system))?;
             if iam {
-                return signed_login(login);
+                return Ok(TokenLogin::new(login)?.source(cloud("DATABASE_AUTH: iam")?));
             }
             Ok(Source::fixed(login))
         }
@@ -57,10 +48,11 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
                 port: read(lookup, "DATABASE_PORT", None, &[Some(1)..=Some(65535)])?,
                 name: lookup("DATABASE_NAME"),
             };
-            match user_in(&id) {
-                Some(user) => signed_login(place.login_of(user, trust)?),
-                None => secret_login(id, place, trust),
+            let cloud = cloud("DATABASE_SECRET_ID")?;
+            if let Some(user) = user_in(&id) {
+                return Ok(TokenLogin::new(place.login_of(user, trust)?)?.source(cloud));
             }
+            Ok(DatabaseSecret::new(id, place, trust).source(cloud))
         }
         (None, None) => refused(
             "neither DATABASE_URL nor DATABASE_SECRET_ID is set; a URL such as postgres://user:password@host/database, or the id of a secret, is needed",
@@ -128,9 +120,11 @@ mod tests {
             error.or_else(|| database_ca(&lookup).err().map(|error| error.to_string()))
         };
         assert_eq!(refused(&[url]), None);
-        if cfg!(feature = "aws") {
-            assert_eq!(refused(&[secret, ("DATABASE_PORT", "6432")]), None);
-            assert_eq!(refused(&[url, ("DATABASE_AUTH", "iam")]), None);
+        for needs_cloud in [
+            [secret, ("DATABASE_PORT", "6432")],
+            [url, ("DATABASE_AUTH", "iam")],
+        ] {
+            assert!(refused(&needs_cloud).unwrap().contains("needs AWS"));
         }
         for (settings, named) in [
             (&[][..], ["DATABASE_URL", "DATABASE_SECRET_ID"]),

@@ -9,6 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit};
 use tokio_postgres::{CancelToken, Client};
 
+use super::cloud::Version;
 use super::login::{Failure, Login};
 use super::tls::Trust;
 use crate::error::{Error, Result};
@@ -32,17 +33,6 @@ pub(super) struct Source {
 
 pub(super) type ReadLogin =
     dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>>> + Send + Sync;
-
-/// The version of a login. It is never left to the store's own choice, because emulators of stores do not
-/// agree on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Version {
-    /// The valid version.
-    Current,
-    /// The version that a rotation under way is about to make valid. The database may know it already.
-    #[cfg_attr(not(feature = "aws"), expect(dead_code, reason = "no keeper has one"))]
-    Pending,
-}
 
 /// The source and the login that was last read from it.
 pub(super) struct Logins {

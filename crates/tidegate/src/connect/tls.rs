@@ -46,7 +46,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`Error::Config`], naming `setting`, when `pem` contains no certificate. The text is not shown.
-    pub(crate) fn only(pem: &[u8], setting: &dyn Display) -> Result<Self> {
+    pub fn only(pem: &[u8], setting: &dyn Display) -> Result<Self> {
         match Certificate::stack_from_pem(pem) {
             Ok(roots) if !roots.is_empty() => Ok(Self::in_roots(roots)),
             _ => Err(Error::Config(format!(

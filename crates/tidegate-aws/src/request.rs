@@ -6,11 +6,11 @@ use std::error::Error as StdError;
 use http::HeaderMap;
 use tokio::sync::OnceCell;
 
-use super::Failed;
-use super::sdk::client_of_aws;
-use super::sign::Signer;
-use crate::config::environment;
-use crate::error::{Error, Result};
+use crate::Failed;
+use crate::sdk::client_of_aws;
+use crate::sign::Signer;
+use tidegate::Error;
+use tidegate::config::environment;
 
 /// Sends requests over one pool of connections.
 #[derive(Default)]
@@ -96,7 +96,7 @@ impl Requests {
     ///
     /// # Errors
     /// When the settings of AWS cannot be read.
-    pub async fn endpoint(&self, name: &str, place: &Arn<'_>) -> Result<String> {
+    pub async fn endpoint(&self, name: &str, place: &Arn<'_>) -> Result<String, Error> {
         let own = environment(&format!("AWS_ENDPOINT_URL_{name}"));
         let config = self.signer.0.config().await?;
         let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
@@ -174,7 +174,7 @@ impl<'a> Arn<'a> {
     ///
     /// # Errors
     /// [`Error::Start`] when it is none.
-    pub fn of(arn: &'a str) -> Result<Self> {
+    pub fn of(arn: &'a str) -> Result<Self, Error> {
         let mut parts = arn.split(':');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("arn"), Some(partition), Some(service), Some(region)) => {

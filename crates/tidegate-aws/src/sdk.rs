@@ -23,13 +23,13 @@ use aws_smithy_types::body::SdkBody;
 use reqwest::{ClientBuilder, redirect};
 use tokio::sync::OnceCell;
 
-use super::Failed;
-use crate::config::{environment, read_file};
-use crate::connect::tls::Trust;
-use crate::error::{Error, Result};
+use crate::Failed;
+use tidegate::Error;
+use tidegate::config::{environment, read_file};
+use tidegate::connect::Trust;
 
 /// The longest time for a call to AWS, including its repetitions.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time for one attempt of a call, which leaves time for a second one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,22 +40,22 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The SDK's settings, loaded at the first call.
 #[derive(Default)]
-pub(super) struct Aws(OnceCell<SdkConfig>);
+pub(crate) struct Aws(OnceCell<SdkConfig>);
 
 impl Aws {
-    pub(super) async fn config(&self) -> Result<&SdkConfig> {
+    pub(crate) async fn config(&self) -> Result<&SdkConfig, Error> {
         self.0.get_or_try_init(load).await
     }
 
     /// Returns the process's credentials, found as every AWS tool finds them.
-    pub(super) async fn credentials(&self) -> Result<Credentials, Failed> {
+    pub(crate) async fn credentials(&self) -> Result<Credentials, Failed> {
         let provider = self.config().await?.credentials_provider();
         let provider = provider.ok_or("no source of credentials")?;
         Ok(provider.provide_credentials().await?)
     }
 }
 
-async fn load() -> Result<SdkConfig> {
+async fn load() -> Result<SdkConfig, Error> {
     let timeouts = TimeoutConfig::builder()
         .operation_timeout(CALL_TIMEOUT)
         .operation_attempt_timeout(ATTEMPT_TIMEOUT)
@@ -70,7 +70,7 @@ async fn load() -> Result<SdkConfig> {
     Ok(loader.load().await)
 }
 
-pub(super) async fn client_of_aws() -> Result<reqwest::Client> {
+pub(crate) async fn client_of_aws() -> Result<reqwest::Client, Error> {
     let trust = match environment("AWS_CA_BUNDLE") {
         None => Trust::system(),
         Some(path) => Trust::only(&read_file("AWS_CA_BUNDLE", &path)?, &"AWS_CA_BUNDLE")?,
@@ -85,7 +85,7 @@ pub(super) async fn client_of_aws() -> Result<reqwest::Client> {
 pub async fn http_client(
     trust: &Trust,
     with: impl FnOnce(ClientBuilder) -> ClientBuilder,
-) -> Result<reqwest::Client> {
+) -> Result<reqwest::Client, Error> {
     let builder = reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .connect_timeout(ATTEMPT_TIMEOUT)

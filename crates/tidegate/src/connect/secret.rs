@@ -1,5 +1,5 @@
-//! Owns the secret: reads a version of it from Secrets Manager, and builds a login from its JSON and the
-//! environment. It has the form of an RDS secret, as RDS or a rotation function writes it:
+//! Owns the secret that is a login: reads a version of it from the cloud, and builds a login from its JSON and
+//! the environment. It has the form of an RDS secret, as RDS or a rotation function writes it:
 //!
 //! ```json
 //! {"username": "…", "password": "…", "host": "…", "port": 5432, "dbname": "…"}
@@ -12,121 +12,44 @@
 //!
 //! No message quotes the secret, not even a field that is no password.
 
-use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aws_sdk_secretsmanager::Client;
-use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_secretsmanager::operation::get_secret_value::{
-    GetSecretValueError, GetSecretValueOutput,
-};
 use futures_util::future::FutureExt;
 use serde_json::{Map, Value};
 use tokio_postgres::Config;
 
-use super::super::settings::DatabasePlace;
-use super::sdk::{Aws, CALL_TIMEOUT};
-use crate::connect::login::{Login, TlsMode};
-use crate::connect::source::{Source, Version};
-use crate::connect::tls::Trust;
-use crate::error::{Error, Result, with_causes};
+use super::cloud::{Cloud, Version};
+use super::login::{Login, TlsMode};
+use super::source::Source;
+use super::tls::Trust;
+use crate::error::{Error, Result};
 
-/// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its
-/// own.
-const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
-
-/// The text of a secret of any kind. Debug output shows only its id.
-pub struct SecretText {
-    id: String,
-    aws: Aws,
+/// The address of the database, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct DatabasePlace {
+    /// A host's name or address.
+    pub host: Option<String>,
+    /// 1 to 65535.
+    pub port: Option<u16>,
+    /// The database's name.
+    pub name: Option<String>,
 }
 
 /// A secret, and what the environment adds to it.
-pub(in crate::connect) struct DatabaseSecret {
-    text: SecretText,
+pub(super) struct DatabaseSecret {
+    id: String,
     place: DatabasePlace,
     /// The environment's certificates. The secret may bring its own.
     trust: Option<Trust>,
 }
 
-/// Returns the name of a version in Secrets Manager.
-fn stage(version: Version) -> &'static str {
-    match version {
-        Version::Current => "AWSCURRENT",
-        Version::Pending => "AWSPENDING",
-    }
-}
-
-impl std::fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SecretText").field(&self.id).finish()
-    }
-}
-
-impl SecretText {
-    /// Creates the secret of this name or ARN. Nothing is requested before it is read.
-    pub fn new(id: String) -> Self {
-        Self {
-            id,
-            aws: Aws::default(),
-        }
-    }
-
-    /// Reads the valid version, within six seconds.
-    ///
-    /// # Errors
-    /// [`Error::Secret`] names the secret and what is wrong with it, and quotes none of its content.
-    pub async fn read(&self) -> Result<String> {
-        // The SDK's futures are large.
-        let current = Box::pin(self.version(Version::Current)).await?;
-        current.ok_or_else(|| self.failed("there is no such secret"))
-    }
-
-    /// Reads a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<String>> {
-        let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
-        let answer = reading
-            .await
-            .unwrap_or_else(|_| Err(self.failed(format!("no answer within {READ_TIMEOUT:?}"))))?;
-        let Some(value) = answer else {
-            return Ok(None);
-        };
-        let text = value
-            .secret_string
-            .ok_or_else(|| self.failed("must be a text, got a binary value"))?;
-        Ok(Some(text))
-    }
-
-    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>> {
-        let request = Client::new(self.aws.config().await?)
-            .get_secret_value()
-            .secret_id(&self.id)
-            .version_stage(stage(version))
-            .send();
-        match request.await {
-            Ok(value) => Ok(Some(value)),
-            Err(error) if version == Version::Pending && is_missing(&error) => Ok(None),
-            Err(error) => Err(self.failed(reason(&error))),
-        }
-    }
-
-    fn failed(&self, why: impl std::fmt::Display) -> Error {
-        Error::Secret(format!("{}: {why}", self.id))
-    }
-}
-
 impl DatabaseSecret {
-    pub(in crate::connect) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
-        Self {
-            text: SecretText::new(id),
-            place,
-            trust,
-        }
+    pub(super) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
+        Self { id, place, trust }
     }
 
-    pub(super) fn source(self) -> Source {
-        let name = format!("secret {}", self.text.id);
+    pub(super) fn source(self, cloud: &'static dyn Cloud) -> Source {
+        let name = format!("secret {}", self.id);
         let secret = Arc::new(self);
         Source {
             versions: &[Version::Current, Version::Pending],
@@ -136,18 +59,18 @@ impl DatabaseSecret {
             name,
             read: Box::new(move |version| {
                 let secret = secret.clone();
-                async move { secret.version(version).await }.boxed()
+                async move { secret.version(cloud, version).await }.boxed()
             }),
         }
     }
 
     /// Returns the login of a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<Login>> {
-        let text = self.text.version(version).await?;
+    async fn version(&self, cloud: &dyn Cloud, version: Version) -> Result<Option<Login>> {
+        let text = cloud.secret(&self.id, version).await?;
         text.map(|text| self.login(&text)).transpose()
     }
 
-    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login> {
+    pub(super) fn login(&self, text: &str) -> Result<Login> {
         let fields: Map<String, Value> = serde_json::from_str(text)
             // The parser's message might quote the secret.
             .map_err(|_| self.failed("must be a JSON object"))?;
@@ -175,10 +98,9 @@ impl DatabaseSecret {
         };
         let trust = match (&self.trust, text_field(&fields, "ca_pem").map_err(refused)?) {
             (Some(trust), _) => trust.clone(),
-            (None, Some(pem)) => Trust::only(
-                pem.as_bytes(),
-                &format_args!("secret {}: ca_pem", self.text.id),
-            )?,
+            (None, Some(pem)) => {
+                Trust::only(pem.as_bytes(), &format_args!("secret {}: ca_pem", self.id))?
+            }
             (None, None) => Trust::system(),
         };
         Ok(Login::new(config, mode, &trust))
@@ -206,7 +128,7 @@ impl DatabaseSecret {
     }
 
     fn failed(&self, why: impl std::fmt::Display) -> Error {
-        self.text.failed(why)
+        Error::Secret(format!("{}: {why}", self.id))
     }
 }
 
@@ -231,37 +153,6 @@ fn port(fields: &Map<String, Value>) -> Result<u16, String> {
     };
     port.filter(|port| *port > 0)
         .ok_or_else(|| "port: must be a number from 1 to 65535".to_owned())
-}
-
-fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
-    error
-        .as_service_error()
-        .is_some_and(GetSecretValueError::is_resource_not_found_exception)
-}
-
-const NONSENSE: &str = "the service's answer makes no sense";
-
-/// Returns what the service said, or why it could not be called. Never the answer itself, which may be the
-/// secret.
-fn reason(error: &SdkError<GetSecretValueError>) -> String {
-    match error {
-        SdkError::ServiceError(refused) => match (refused.err().code(), refused.err().message()) {
-            (Some(code), Some(message)) => format!("{code}: {message}"),
-            (Some(code), None) => code.to_owned(),
-            _ if refused.raw().status().is_success() => NONSENSE.to_owned(),
-            _ => format!("the service answers {}", refused.raw().status()),
-        },
-        SdkError::TimeoutError(_) => format!("no answer within {CALL_TIMEOUT:?}"),
-        // The outermost message only names the type of the failure.
-        SdkError::DispatchFailure(failure) => failure
-            .as_connector_error()
-            .and_then(StdError::source)
-            .map_or_else(|| "the service cannot be called".to_owned(), with_causes),
-        SdkError::ConstructionFailure(_) => {
-            "the service cannot be called: are AWS_REGION and credentials set?".to_owned()
-        }
-        _ => NONSENSE.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use http::HeaderMap;
 
-use super::Failed;
-use super::sdk::Aws;
+use crate::Failed;
+use crate::sdk::Aws;
 
 /// How and for what a request is signed.
-pub(super) struct For<'a> {
+pub(crate) struct For<'a> {
     pub service: &'a str,
     pub region: &'a str,
     pub settings: SigningSettings,
@@ -23,7 +23,7 @@ pub(super) struct For<'a> {
 
 impl For<'_> {
     /// Signs a request with these headers and this body.
-    pub(super) fn sign(
+    pub(crate) fn sign(
         self,
         credentials: Credentials,
         request: SignableRequest<'_>,
@@ -43,7 +43,7 @@ impl For<'_> {
 
 /// Signs with the process's credentials, found as every AWS tool finds them.
 #[derive(Default)]
-pub struct Signer(pub(super) Aws);
+pub struct Signer(pub(crate) Aws);
 
 impl Signer {
     /// Returns the headers that sign a request with `body` to `url`, which has these headers already.
@@ -70,7 +70,7 @@ impl Signer {
     }
 }
 
-pub(super) fn signature(
+pub(crate) fn signature(
     to: For<'_>,
     method: &str,
     url: &str,

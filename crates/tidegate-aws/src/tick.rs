@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
-use super::invoke::{SelfInvoke, failed};
-use super::request::Arn;
-use super::sdk::CALL_TIMEOUT;
-use crate::chain::NextTick;
-use crate::error::{Error, Result};
+use crate::invoke::{SelfInvoke, failed};
+use crate::request::Arn;
+use crate::sdk::CALL_TIMEOUT;
+use tidegate::Error;
+use tidegate::chain::NextTick;
 
 /// The parts of a schedule that an update must repeat, because it resets what it leaves out.
 const REPEATED: [&str; 7] = [
@@ -30,7 +30,7 @@ const SOONEST: Duration = Duration::from_mins(1);
 
 /// The schedule with this ARN: `arn:aws:scheduler:REGION:ACCOUNT:schedule/GROUP/NAME`. It needs the
 /// permissions `scheduler:GetSchedule` and `scheduler:UpdateSchedule`, and `iam:PassRole` on its role.
-pub(super) struct TickSchedule {
+pub(crate) struct TickSchedule {
     by: SelfInvoke,
     arn: String,
     group: String,
@@ -42,7 +42,7 @@ pub(super) struct TickSchedule {
 impl TickSchedule {
     /// # Errors
     /// [`Error::Config`] when it is not the ARN of a schedule.
-    pub(super) fn new(setting: &str, arn: String) -> Result<Self> {
+    pub(crate) fn new(setting: &str, arn: String) -> Result<Self, Error> {
         let named = arn.split(':').nth(5).and_then(|resource| {
             let (group, name) = resource.strip_prefix("schedule/")?.split_once('/')?;
             (!group.is_empty() && !name.is_empty() && !name.contains('/'))
@@ -63,7 +63,7 @@ impl TickSchedule {
         })
     }
 
-    async fn send(&self, method: &str, query: &str, body: String) -> Result<String> {
+    async fn send(&self, method: &str, query: &str, body: String) -> Result<String, Error> {
         let place = Arn::of(&self.arn)?;
         let host = self.by.requests.endpoint("SCHEDULER", &place).await?;
         let url = format!("{host}/schedules/{}{query}", self.name);
@@ -72,7 +72,7 @@ impl TickSchedule {
         self.by.send(to, method, &url, &headers, body).await
     }
 
-    async fn describe(&self) -> Result<Map<String, Value>> {
+    async fn describe(&self) -> Result<Map<String, Value>, Error> {
         let query = format!("?groupName={}", self.group);
         let text = self.send("GET", &query, String::new()).await?;
         let mut schedule: Map<String, Value> = serde_json::from_str(&text).map_err(failed)?;
@@ -80,7 +80,7 @@ impl TickSchedule {
         Ok(schedule)
     }
 
-    async fn move_to(&self, at: Option<SystemTime>) -> Result<()> {
+    async fn move_to(&self, at: Option<SystemTime>) -> Result<(), Error> {
         let described = self.described.get_or_try_init(|| self.describe()).await?;
         let soonest = SystemTime::now() + SOONEST;
         let time = Timestamp::try_from(at.unwrap_or(soonest).max(soonest)).map_err(failed)?;
@@ -102,7 +102,7 @@ impl TickSchedule {
 }
 
 impl NextTick for TickSchedule {
-    fn set(&self, at: Option<SystemTime>) -> BoxFuture<'_, Result<()>> {
+    fn set(&self, at: Option<SystemTime>) -> BoxFuture<'_, Result<(), Error>> {
         Error::within("next_tick", CALL_TIMEOUT, self.move_to(at)).boxed()
     }
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
 
-use super::encoded;
-use super::request::{Arn, NoResponse, Requests, SignedRequest};
-use crate::chain::{Chain, StartDrain};
-use crate::config::environment;
-use crate::error::{Error, Result};
+use crate::encoded;
+use crate::request::{Arn, NoResponse, Requests, SignedRequest};
+use tidegate::Error;
+use tidegate::chain::{Chain, StartDrain};
+use tidegate::config::environment;
 
 /// How many bytes of an answer are read.
 const MOST_ANSWER: usize = 1 << 20;
@@ -24,7 +24,7 @@ const MOST_TOLD: usize = 300;
 /// `lambda:InvokeFunction`.
 #[derive(Default)]
 pub struct SelfInvoke {
-    pub(super) requests: Requests,
+    pub(crate) requests: Requests,
     /// When a request was last sent without an answer.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -66,7 +66,7 @@ impl DeadMessages {
     ///
     /// # Errors
     /// [`Error::Start`] if SQS does not take it.
-    pub async fn send(&self, body: &str, id: &str, reason: &str) -> Result<()> {
+    pub async fn send(&self, body: &str, id: &str, reason: &str) -> Result<(), Error> {
         let text = |value: &str| json!({"DataType": "String", "StringValue": value});
         let reason: String = reason.chars().take(MOST_TOLD).collect();
         let attributes = json!({"message_id": text(id), "reason": text(&reason)});
@@ -104,13 +104,13 @@ pub struct Invoked {
 }
 
 impl StartDrain for Invoked {
-    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<()>> {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
         self.invoke(chain).boxed()
     }
 }
 
 impl Invoked {
-    async fn invoke(&self, chain: Chain) -> Result<()> {
+    async fn invoke(&self, chain: Chain) -> Result<(), Error> {
         let body = json!({"action": "drain", "chain": chain});
         let place = Arn::of(&self.arn)?;
         let host = self.by.requests.endpoint("LAMBDA", &place).await?;
@@ -137,14 +137,14 @@ impl SelfInvoke {
 
     /// Sends a signed request to this service of this region, which must succeed. Returns the text of the
     /// answer.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         to: (&str, &str),
         method: &str,
         url: &str,
         headers: &[(&'static str, &str)],
         body: String,
-    ) -> Result<String> {
+    ) -> Result<String, Error> {
         if self.is_silent() {
             return Err(failed(format!(
                 "{} has not answered within the last ten minutes and is not tried",
@@ -181,7 +181,7 @@ fn headers(trace: Option<&str>) -> Vec<(&'static str, &str)> {
     headers
 }
 
-pub(super) fn failed(why: impl std::fmt::Display) -> Error {
+pub(crate) fn failed(why: impl std::fmt::Display) -> Error {
     Error::Start(why.to_string())
 }
 
@@ -192,8 +192,8 @@ mod tests {
     use aws_credential_types::Credentials;
     use aws_sigv4::http_request::SigningSettings;
 
-    use super::super::sign::{For, signature};
     use super::*;
+    use crate::sign::{For, signature};
 
     #[test]
     fn what_is_sent_is_signed_with_the_way_that_led_here() {
