@@ -1,6 +1,6 @@
 //! Prints the schema of the database at `DATABASE_URL`, as the lines that `tidegate doctor`
 //! compares. `make schema` stores the lines of a freshly migrated database in
-//! `crates/tidegate/sql/catalog.txt`.
+//! `crates/tidegate-core/sql/catalog.txt`.
 
 use tidegate::{Database, Error, doctor};
 

@@ -30,9 +30,10 @@ use crate::app::{App, Event as AppEvent, forms, schema};
 use tidegate::admin::{Actions, Request, TimeArg, parse_time_arg};
 use tidegate::config;
 use tidegate::connect;
-use tidegate::outcome::Progress;
 use tidegate::trace::TraceContext;
-use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};
+use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs};
+use tidegate_core::progress::Progress;
+use tidegate_core::queue;
 
 /// A target. It accepts any bytes, and panics if a property does not hold.
 pub type Target = fn(&[u8]);

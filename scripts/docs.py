@@ -35,8 +35,8 @@ LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]*(?:\([^()
 # Paths that exist on one machine only.
 MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
 GOLDEN = ROOT / "tests" / "golden"
-LIBRARY = ROOT / "crates" / "tidegate" / "src"
-SQL = ROOT / "crates" / "tidegate" / "sql"
+LIBRARY, CORE = (ROOT / "crates" / name / "src" for name in ("tidegate", "tidegate-core"))
+SQL = CORE.parent / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
@@ -223,10 +223,10 @@ def helped():
 def codes():
     """Returns the codes that are given, and all words that could be one."""
     given, words = set(), set()
-    for file in rust(LIBRARY, ROOT / "src"):
+    for file in rust(LIBRARY, CORE, ROOT / "src"):
         text = code_of(file)
         words.update(re.findall(r'"([a-z_]+)"', text))
-        if file.is_relative_to(LIBRARY):
+        if not file.is_relative_to(ROOT / "src"):
             given.update(code for pattern in CODE_PATTERNS for code in pattern.findall(text))
     for file in SQL.glob("V*.sql"):
         found = {code for pattern in SQL_CODES for code in pattern.findall(file.read_text())}

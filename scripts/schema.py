@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps what describes the schema equal to what the migrations produce.
 
-`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, the reference in
+`write` renews `crates/tidegate-core/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, the reference in
 docs/reference/sql.md, which is made of the catalog's comments, and the programs that the guides show, which are files of examples/. For
 people, it dumps the queue's and the application's schema to target/schema.sql. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
@@ -30,7 +30,7 @@ import stages
 import tools
 from tools import PROJECT, Unavailable
 
-CATALOG = PROJECT / "crates/tidegate/sql/catalog.txt"
+CATALOG = PROJECT / "crates/tidegate-core/sql/catalog.txt"
 # The names of partitions contain dates. All partitions are created alike from the log itself.
 DUMP = ("--schema-only", "--no-owner", "--exclude-table=tidegate.event_log_[0-9]*", "--file", "target/schema.sql")
 PAGE = PROJECT / "docs" / "reference" / "sql.md"

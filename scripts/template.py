@@ -447,7 +447,7 @@ def _computed(expression, series):
 def _runner(plain):
     """Checks the code that CloudFormation would call: its result for the deployment, and how often it calls the function."""
     text = plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"]
-    said, found = Path("crates/tidegate/src/migrate.rs").read_text(), []
+    said, found = Path("crates/tidegate-core/src/migrate.rs").read_text(), []
     found += [f"the migration's runner waits for {words!r}, which no migration says" for words in ("lock of migrations", "use a newer program")
               if words not in text or words not in said]
     for run in DATA["runs"]:

@@ -2,7 +2,7 @@
 //! with the statement.
 
 use serde_json::Value;
-use tidegate::queue::Statement;
+use tidegate_core::queue::Statement;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 

@@ -23,8 +23,9 @@ use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
 use crate::app::medical;
-use tidegate::queue;
-use tidegate::{Database, Error, Job, NewEvent, publish, statements};
+use tidegate::{Database, Error, Job, NewEvent, publish};
+use tidegate_core::queue;
+use tidegate_core::statements;
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);

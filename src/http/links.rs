@@ -12,8 +12,9 @@ use sha2::Sha256;
 use tidegate::connect::Transaction;
 use uuid::Uuid;
 
-use tidegate::queue::query;
-use tidegate::{Error, statements};
+use tidegate::Error;
+use tidegate_core::queue::query;
+use tidegate_core::statements;
 
 /// Bytes of a signature. Guessing one takes 2^127 requests on average.
 const TAG: usize = 16;

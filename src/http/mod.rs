@@ -1,7 +1,7 @@
 //! Owns the HTTP interface. It accepts a medical job, returns the job and its entities, receives forms and
 //! notices about them, and reports whether this process can work. Both shells, `tidegate serve` and the
 //! function `tidegate-http`, use the same router. It does not know what a job does ([`crate::app`]) or how it
-//! is queued ([`tidegate::queue`]).
+//! is queued ([`tidegate_core::queue`]).
 //!
 //! # Layout
 //!

@@ -13,7 +13,8 @@ use test_support::function::Function;
 use test_support::probe::{ProbeApp, number, options, probe, publish_acts};
 use test_support::{self as support, Authority, Certified, Cluster, Proxy, TestDb};
 use tidegate::connect::Client;
-use tidegate::{Database, Error, queue};
+use tidegate::{Database, Error};
+use tidegate_core::queue;
 
 /// A user whose name no encrypted conversation shows.
 const USER: &str = "canary";

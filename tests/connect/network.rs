@@ -12,7 +12,8 @@ use test_support::probe::{
 use test_support::{self as support, Harm, Proxy, TestDb, wait_until};
 use tidegate::connect::Client;
 use tidegate::drain::OVERRUN;
-use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, queue};
+use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts};
+use tidegate_core::queue;
 use tidegate_job::http;
 use uuid::Uuid;
 

@@ -18,7 +18,8 @@ use test_support::probe::{
 };
 use test_support::{self as support, Cluster, Pooler, TestDb, contains, wait_until};
 use tidegate::connect::Client;
-use tidegate::{Database, Done, DrainOptions, DrainReport, Error, NewEvent, Verdicts, queue};
+use tidegate::{Database, Done, DrainOptions, DrainReport, Error, NewEvent, Verdicts};
+use tidegate_core::queue;
 use tidegate_job::http;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
@@ -488,7 +489,7 @@ async fn i1_an_unreachable_server_behind_the_pooler_is_a_clear_error_and_costs_n
     Cli::at(&url).json(&["migrate"]).await;
     let database = Database::new(&url, 4).unwrap();
     let client = support::connect(&cluster.url("postgres")).await;
-    tidegate::queue::register_kinds(
+    tidegate_core::queue::register_kinds(
         &client,
         <test_support::probe::Probe as tidegate::Event>::KINDS,
     )

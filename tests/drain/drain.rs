@@ -13,8 +13,9 @@ use test_support::{self as support, Proxy, column, counted, execute, wait_for_a_
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, NewEvent,
-    Policy, StopReason, Verdicts, queue,
+    Policy, StopReason, Verdicts,
 };
+use tidegate_core::queue;
 use tokio::sync::{Notify, watch};
 
 /// One handler at a time.

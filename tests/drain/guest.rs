@@ -8,7 +8,7 @@ use test_support::probe::{
 };
 use test_support::{TestDb, execute};
 use tidegate::connect::Client;
-use tidegate::queue;
+use tidegate_core::queue;
 use uuid::Uuid;
 
 /// What the others have to do.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use test_support::probe::{ProbeApp, act, drain, end_of, live, number, options, pair, probe};
 use test_support::{TestDb, ended, wait_until};
-use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with, queue};
+use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};
+use tidegate_core::queue;
 
 /// `sleeps` never ends, `blocks` keeps its thread, `fails` fails.
 fn app() -> Arc<ProbeApp> {

@@ -18,12 +18,13 @@ use test_support::{
 use tidegate::admin::{DoctorRequest, MigrateRequest, SchedulesRequest};
 use tidegate::connect::Client;
 use tidegate::program::Service;
-use tidegate::queue::{drop_schedule, due_schedules, fire_schedules, put_schedule};
 use tidegate::schedule::plan;
 use tidegate::seal::PayloadKeys;
 use tidegate::{
-    CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Program, Schedule, queue,
+    CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Program, Schedule,
 };
+use tidegate_core::queue;
+use tidegate_core::queue::{drop_schedule, due_schedules, fire_schedules, put_schedule};
 use tokio::sync::Notify;
 
 /// What a schedule of this name publishes.

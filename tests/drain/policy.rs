@@ -8,7 +8,8 @@ use test_support::probe::{Probe, ProbeApp, act, drain, end_of, number, pair, pro
 use test_support::{TestDb, column, contains};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
-use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy, queue};
+use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy};
+use tidegate_core::queue;
 
 async fn declare(db: &TestDb, policies: &[(&str, Policy)]) -> Result<(), tidegate::Error> {
     let database = db.database();

@@ -13,9 +13,8 @@ use test_support::probe::{
 use test_support::worker::Worker;
 use test_support::{TestDb, contains, execute, wait_until};
 use tidegate::connect::Client;
-use tidegate::{
-    Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts, queue,
-};
+use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts};
+use tidegate_core::queue;
 use tokio_postgres::NoTls;
 use tokio_postgres::types::Type;
 

@@ -7,8 +7,8 @@ use test_support::cli::Cli;
 use test_support::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
 use test_support::{TestDb, column};
 use tidegate::connect::Client;
-use tidegate::queue;
 use tidegate::{Done, DrainOptions, DrainReport};
+use tidegate_core::queue;
 use tokio::sync::Semaphore;
 
 /// Only a hang is longer.

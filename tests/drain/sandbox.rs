@@ -15,9 +15,8 @@ use test_support::probe::{
 };
 use test_support::worker::Worker;
 use test_support::{self as support, Answer, Deadline, RuntimeApi, TestDb, wait_until};
-use tidegate::{
-    Context, Database, Dispatch, Done, DrainOptions, DrainReport, Handlers, Program, queue,
-};
+use tidegate::{Context, Database, Dispatch, Done, DrainOptions, DrainReport, Handlers, Program};
+use tidegate_core::queue;
 use tokio_postgres::NoTls;
 
 /// Where a handler of [`Blocking`] writes as long as it goes on.

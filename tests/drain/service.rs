@@ -15,8 +15,9 @@ use test_support::{TestDb, contains, database_for, has, opened_for};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
-    NewEvent, Policy, ServiceState, StopReason, queue,
+    NewEvent, Policy, ServiceState, StopReason,
 };
+use tidegate_core::queue;
 
 tidegate::events! {
     #[derive(Debug)]

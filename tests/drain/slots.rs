@@ -10,11 +10,11 @@ use test_support::{PATIENCE, ended, wait_until};
 use tidegate::chain::{Chain, StartDrain};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
-use tidegate::queue::{self, LeftToDo, Taken};
 use tidegate::{
     Database, Done, DrainOptions, DrainReport, Error, HandlerError, Hooks, NewEvent, drain,
     drain_with,
 };
+use tidegate_core::queue::{self, LeftToDo, Taken};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 

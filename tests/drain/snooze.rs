@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use test_support::probe::{ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
 use tidegate::drain::StopReason;
-use tidegate::queue;
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
+use tidegate_core::queue;
 
 const DUE: &str = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions};
 use test_support::{ended, execute};
 use tidegate::connect::Client;
-use tidegate::queue;
 use tidegate::{DrainOptions, DrainReport, HandlerError, NewEvent};
+use tidegate_core::queue;
 
 /// Commits take as long as with a standby that lags, or a disk that stalls.
 const SLOW_COMMITS: &str = "

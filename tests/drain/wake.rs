@@ -11,9 +11,9 @@ use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions, sl
 use tidegate::chain::{Chain, StartDrain};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
-use tidegate::queue::{self, Taken};
 use tidegate::wake::Waker;
 use tidegate::{Database, DrainOptions, Error};
+use tidegate_core::queue::{self, Taken};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 

@@ -25,7 +25,8 @@ use test_support::{
 use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::chain::Chain;
 use tidegate::trace::{TraceContext, current, within};
-use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with, queue};
+use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};
+use tidegate_core::queue;
 use tidegate_job::http::{self, Access};
 use tidegate_otel::Telemetry;
 use tokio::net::TcpListener;

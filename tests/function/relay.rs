@@ -15,9 +15,8 @@ use tidegate::connect::Client;
 use tidegate::doctor::{DoctorReport, State};
 use tidegate::migrate::MigrateReport;
 use tidegate::program::Service;
-use tidegate::{
-    Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState, queue,
-};
+use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState};
+use tidegate_core::queue;
 use tidegate_relay::Relay;
 use tokio::net::TcpListener;
 

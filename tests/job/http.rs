@@ -15,9 +15,10 @@ use test_support::{self as support, Deadline, RuntimeApi, TestDb, begins, lacks,
 use tidegate::admin::views;
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
-use tidegate::outcome::Status;
-use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
-use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, queue};
+use tidegate::{Database, DrainOptions, Event, Fault, NewEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue;
+use tidegate_core::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate_job::app::{self, App, Event as AppEvent, medical};
 use tidegate_job::http::{self, Access};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

@@ -12,7 +12,8 @@ use test_support::{self as support, TestDb, column, counted, has, lease_away, wa
 use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::retention::{CleanupReport, CleanupStop};
-use tidegate::{Done, HandlerError, queue};
+use tidegate::{Done, HandlerError};
+use tidegate_core::queue;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_hours(1);

@@ -15,7 +15,8 @@ use test_support::{
 use tidegate::connect::Client;
 use tidegate::doctor::{self, DoctorTarget, State};
 use tidegate::migrate::Migrate;
-use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent, queue};
+use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent};
+use tidegate_core::queue;
 use tidegate_job::app;
 use tokio_postgres::NoTls;
 

@@ -13,7 +13,8 @@ use tidegate::admin::{
 };
 use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Done, DrainOptions, Hooks, Published, queue};
+use tidegate::{Done, DrainOptions, Hooks, Published};
+use tidegate_core::queue;
 use tokio::sync::Notify;
 
 /// What is in every payload, error, result and step of somebody.

@@ -12,7 +12,7 @@ use test_support::{
 use tidegate::Hooks;
 use tidegate::admin::Request;
 use tidegate::connect::Client;
-use tidegate::queue::Statement;
+use tidegate_core::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::types::{ToSql, Type};
 

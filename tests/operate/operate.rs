@@ -21,7 +21,8 @@ use tidegate::admin::{
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Payloads, StoredSettings};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent, queue};
+use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent};
+use tidegate_core::queue;
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;

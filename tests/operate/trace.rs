@@ -10,7 +10,8 @@ use test_support::services::Services;
 use test_support::{self as support, TestDb, column, contains, publish_letters, words};
 use tidegate::connect::Client;
 use tidegate::trace::{TraceContext, current, within};
-use tidegate::{Done, NewEvent, queue};
+use tidegate::{Done, NewEvent};
+use tidegate_core::queue;
 use tokio_postgres::error::SqlState;
 
 const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -9,9 +9,8 @@ use test_support::TestDb;
 use test_support::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
-use tidegate::{
-    Batch, Done, DrainOptions, Event as _, HandlerError, NewEvent, Policy, StopReason, queue,
-};
+use tidegate::{Batch, Done, DrainOptions, Event as _, HandlerError, NewEvent, Policy, StopReason};
+use tidegate_core::queue;
 
 type Items = Vec<(i64, String)>;
 type Answers = Result<Vec<Result<(), HandlerError>>, HandlerError>;

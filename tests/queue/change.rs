@@ -14,7 +14,8 @@ use tidegate::admin::{
     Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, StartAt,
 };
 use tidegate::connect::Client;
-use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program, queue};
+use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program};
+use tidegate_core::queue;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 

@@ -18,10 +18,10 @@ use tidegate::admin::{
     Audit, RequeueReport, RequeueRequest, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::connect::{Client, Queryable};
-use tidegate::lease::Lease;
-use tidegate::outcome::{Progress, Status};
-use tidegate::queue::{self, Completion, Finalization, LeaseRequest};
 use tidegate::{Error, NewEvent};
+use tidegate_core::lease::Lease;
+use tidegate_core::progress::{Progress, Status};
+use tidegate_core::queue::{self, Completion, Finalization, LeaseRequest};
 use tokio::sync::Barrier;
 use uuid::Uuid;
 

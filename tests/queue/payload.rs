@@ -13,8 +13,8 @@ use test_support::probe::{
 use test_support::{begins, contains, execute};
 use tidegate::admin::ShowRequest;
 use tidegate::connect::Client;
-use tidegate::queue::{self, LeaseRequest};
 use tidegate::{Done, Error, HandlerError, NewEvent};
+use tidegate_core::queue::{self, LeaseRequest};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;
 

@@ -14,7 +14,7 @@ use test_support::{TestDb, contains, execute, statement, usual};
 use tidegate::Event;
 use tidegate::connect::Client;
 use tidegate::prometheus::{Format, metrics};
-use tidegate::queue::Statement;
+use tidegate_core::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, IsolationLevel, NoTls};

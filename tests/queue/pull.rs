@@ -12,7 +12,8 @@ use test_support::probe::{
 };
 use test_support::{self as support, TestDb, begins, contains, words};
 use tidegate::connect::Client;
-use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy, queue};
+use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy};
+use tidegate_core::queue;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 

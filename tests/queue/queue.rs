@@ -9,13 +9,13 @@ use test_support::probe::{
 use test_support::{self as support, column, contains, execute, lease_away, refused, rows};
 use tidegate::admin;
 use tidegate::connect::Client;
-use tidegate::lease::{Lease, LeaseDecision, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
-use tidegate::outcome::Status;
-use tidegate::queue::{
+use tidegate::{Error, Event as _, Fault, NewEvent, Published};
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{
     self, Completed, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
 };
-use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;

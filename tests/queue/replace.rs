@@ -8,7 +8,8 @@ use test_support::probe::{
 };
 use test_support::{TestDb, begins, contains, wait_for_a_lock};
 use tidegate::connect::Client;
-use tidegate::{Done, HandlerError, NewEvent, Published, queue};
+use tidegate::{Done, HandlerError, NewEvent, Published};
+use tidegate_core::queue;
 
 fn keyed(name: &str) -> NewEvent {
     act(name).dedup("order-7")

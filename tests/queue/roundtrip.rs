@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 use test_support::probe::{live, number, options};
 use test_support::{TestDb, opened_for};
 use tidegate::connect::Client;
-use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, queue};
+use tidegate::{Context, Dispatch, Done, Handlers, NewEvent};
+use tidegate_core::queue;
 use tokio_postgres::{Error, Row};
 
 tidegate::events! {

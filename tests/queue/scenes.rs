@@ -12,9 +12,9 @@ use test_support::probe::{
 use test_support::{TestDb, execute, wait_for_a_lock, wait_until};
 use tidegate::admin::{Audit, RequeueRequest, Verb};
 use tidegate::connect::{Client, Queryable};
-use tidegate::lease::Lease;
-use tidegate::queue::{self, Completion, LeaseRequest, Walk};
 use tidegate::{Event, NewEvent};
+use tidegate_core::lease::Lease;
+use tidegate_core::queue::{self, Completion, LeaseRequest, Walk};
 use uuid::Uuid;
 
 const ONE: Uuid = Uuid::from_u128(1);

@@ -7,13 +7,14 @@ use refinery_core::{Migration, Runner};
 use test_support::probe::{Probe, ProbeApp, act, drain, live, number, options, probe};
 use test_support::{self as support, TestDb, contains, execute};
 use tidegate::migrate::{Migrate, MigrateReport, check};
-use tidegate::{Error, Event, queue};
+use tidegate::{Error, Event};
+use tidegate_core::queue;
 use tidegate_job::app::TABLES;
 
 /// Tables and publishing, nothing that leases.
 fn the_first_two() -> Runner {
-    let tables = include_str!("../../crates/tidegate/sql/V0001__tables.sql");
-    let publish = include_str!("../../crates/tidegate/sql/V0002__publish.sql");
+    let tables = include_str!("../../crates/tidegate-core/sql/V0001__tables.sql");
+    let publish = include_str!("../../crates/tidegate-core/sql/V0002__publish.sql");
     // The grants, at the end of each file, are no part of the migration.
     let two = [("V0001__tables", tables), ("V0002__publish", publish)].map(|(name, sql)| {
         let (sql, _) = sql.split_once("\nGRANT ").unwrap();

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use test_support::TestDb;
 use test_support::cli::Cli;
 use test_support::probe::{Act, ProbeApp, act, drain, number, probe, publish_acts};
-use tidegate::queue;
 use tidegate::{Context, Dispatch, Done, DrainOptions, DrainReport, Handlers, NewEvent};
+use tidegate_core::queue;
 
 /// The same payload after a change: the name in two parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use test_support::probe::{
 };
 use test_support::{counted, execute};
 use tidegate::connect::Client;
-use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
+use tidegate_core::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tokio::sync::Mutex;
 
 /// Between a group's first event and its second; each in a group of its own, so that every lease has groups

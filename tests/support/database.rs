@@ -53,7 +53,7 @@ pub async fn opened() -> (TestDb, Client) {
 /// Returns [`database_for`] these events, and a connection to it.
 pub async fn opened_for<E: Event>() -> (TestDb, Client) {
     let (database, client) = opened().await;
-    let known = tidegate::queue::register_kinds(&client, E::KINDS).await;
+    let known = tidegate_core::queue::register_kinds(&client, E::KINDS).await;
     known.expect("kinds are registered");
     (database, client)
 }

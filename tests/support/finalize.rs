@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tidegate::Error;
 use tidegate::connect::Queryable;
-use tidegate::queue::{Finalization, FinalizeAnswer, Follow, finalize_under};
+use tidegate_core::queue::{Finalization, FinalizeAnswer, Follow, finalize_under};
 use uuid::Uuid;
 
 /// Moves events to the log, with one statement for each lease.

@@ -57,9 +57,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tidegate::admin;
 use tidegate::connect::{Client, Queryable};
-use tidegate::queue::Statement;
-use tidegate::{admin, queue};
+use tidegate_core::queue;
+use tidegate_core::queue::Statement;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;
 

@@ -8,13 +8,13 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate::connect::{Client, Queryable};
 use tidegate::drain::OVERRUN;
-use tidegate::lease::Lease;
 use tidegate::program::Service;
-use tidegate::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
     HandlerResult, Handlers, NewEvent, Program,
 };
+use tidegate_core::lease::Lease;
+use tidegate_core::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use uuid::Uuid;
 
 use crate::{TestDb, database_for, ended, opened_for};

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, HandlerResult, Handlers,
-    Hooks, NewEvent, RetryPolicy, drain_with, queue,
+    Hooks, NewEvent, RetryPolicy, drain_with,
 };
+use tidegate_core::queue;
 use tokio::sync::watch;
 use tokio_postgres::NoTls;
 use tokio_postgres::types::ToSql;

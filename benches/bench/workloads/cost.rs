@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::Event;
-use tidegate::queue::{self, LeaseRequest, Walk};
+use tidegate_core::queue::{self, LeaseRequest, Walk};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
@@ -246,7 +246,7 @@ async fn lease_buffers(queue: &Queue) -> Outcome<f64> {
         "NULL",
         "NULL",
     ];
-    let lease = tidegate::queue::statements().find(|known| known.name == "lease");
+    let lease = tidegate_core::queue::statements().find(|known| known.name == "lease");
     let lease = lease.ok_or("there is no statement lease")?;
     let plan = explain(&queue.client, lease, "ANALYZE, BUFFERS", &values).await?;
     let root = &plan["Plan"];

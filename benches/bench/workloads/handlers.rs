@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{DrainOptions, Hooks, drain_with, queue};
+use tidegate::{DrainOptions, Hooks, drain_with};
+use tidegate_core::queue;
 use tokio::sync::watch;
 
 use crate::events::{App, WAIT};

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use futures_util::SinkExt;
 use serde_json::{Value, json};
-use tidegate::{NewEvent, queue};
+use tidegate::NewEvent;
+use tidegate_core::queue;
 use tokio_postgres::types::Type;
 
 use crate::events::{Note, Work};

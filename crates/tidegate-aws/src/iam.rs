@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, SigningSettings};
-use tidegate::Error;
+use tidegate_core::Error;
 
 use crate::sdk::{Aws, CALL_TIMEOUT};
 use crate::sign::For;

@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::encoded;
 use crate::request::{Arn, NoResponse, Requests, SignedRequest};
-use tidegate::Error;
-use tidegate::chain::{Chain, StartDrain};
-use tidegate::config::environment;
+use tidegate_core::Error;
+use tidegate_core::chain::{Chain, StartDrain};
+use tidegate_core::config::environment;
 
 /// How many bytes of an answer are read.
 const MOST_ANSWER: usize = 1 << 20;

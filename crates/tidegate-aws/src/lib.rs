@@ -4,7 +4,7 @@
 //!
 //! The Lambda function installs it, and so does the command line with its feature `aws`. Any other program
 //! calls [`install`] before it reads settings, for example before
-//! [`Database::from_settings`](tidegate::Database::from_settings).
+//! [`Database::from_settings`](tidegate_core::connect::Database::from_settings).
 
 mod iam;
 mod invoke;
@@ -18,9 +18,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt};
-use tidegate::Error;
-use tidegate::chain::{NextTick, StartDrain};
-use tidegate::connect::{Cloud, Version};
+use tidegate_core::Error;
+use tidegate_core::chain::{NextTick, StartDrain};
+use tidegate_core::connect::{Cloud, Version};
 
 pub use self::invoke::{DeadMessages, Invoked, SelfInvoke};
 pub use self::request::{Arn, NoResponse, Requests, Response, SignedRequest, exchange};
@@ -33,7 +33,7 @@ use tick::TickSchedule;
 /// Makes AWS the cloud of this process. Its own settings come from the environment: `AWS_REGION` and so on.
 /// Nothing is requested before a setting names it.
 pub fn install() {
-    tidegate::connect::install(Account::default());
+    tidegate_core::connect::install(Account::default());
 }
 
 /// The account whose credentials the process has.

@@ -9,8 +9,8 @@ use tokio::sync::OnceCell;
 use crate::Failed;
 use crate::sdk::client_of_aws;
 use crate::sign::Signer;
-use tidegate::Error;
-use tidegate::config::environment;
+use tidegate_core::Error;
+use tidegate_core::config::environment;
 
 /// Sends requests over one pool of connections.
 #[derive(Default)]

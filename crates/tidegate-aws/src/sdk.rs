@@ -24,9 +24,9 @@ use reqwest::{ClientBuilder, redirect};
 use tokio::sync::OnceCell;
 
 use crate::Failed;
-use tidegate::Error;
-use tidegate::config::{environment, read_file};
-use tidegate::connect::Trust;
+use tidegate_core::Error;
+use tidegate_core::config::{environment, read_file};
+use tidegate_core::connect::Trust;
 
 /// The longest time for a call to AWS, including its repetitions.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);

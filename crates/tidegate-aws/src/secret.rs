@@ -8,9 +8,9 @@ use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_secretsmanager::operation::get_secret_value::{
     GetSecretValueError, GetSecretValueOutput,
 };
-use tidegate::Error;
-use tidegate::connect::Version;
-use tidegate::error::with_causes;
+use tidegate_core::Error;
+use tidegate_core::connect::Version;
+use tidegate_core::error::with_causes;
 
 use crate::sdk::{Aws, CALL_TIMEOUT};
 

@@ -11,8 +11,8 @@ use tokio::sync::OnceCell;
 use crate::invoke::{SelfInvoke, failed};
 use crate::request::Arn;
 use crate::sdk::CALL_TIMEOUT;
-use tidegate::Error;
-use tidegate::chain::NextTick;
+use tidegate_core::Error;
+use tidegate_core::chain::NextTick;
 
 /// The parts of a schedule that an update must repeat, because it resets what it leaves out.
 const REPEATED: [&str; 7] = [

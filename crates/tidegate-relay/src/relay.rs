@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tidegate::queue::{self, DeclaredTarget, Targets};
 use tidegate::{
     Context, Database, DecodeError, Dispatch, Error, Event, HandlerError, Handlers, Lookup,
 };
+use tidegate_core::queue::{self, DeclaredTarget, Targets};
 use tidegate_targets::{Address, Expected, Target};
 
 /// An event of a kind that a target handles. Its payload is passed on as it is.

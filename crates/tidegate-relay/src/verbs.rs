@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::queue::Targets;
 use tidegate::testing::Attempt;
 use tidegate::{DrainOptions, Error, Json};
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, json_argument};
+use tidegate_core::queue::Targets;
 use tidegate_targets::Address;
 
 use crate::file::{FileFault, listed, read};

@@ -355,8 +355,8 @@ mod tests {
 
     use super::*;
     use crate::context::{Written, WrittenUpTo};
-    use crate::lease::LeasedEvent;
-    use crate::policy::BatchLimits;
+    use crate::policies::BatchLimits;
+    use tidegate_core::lease::LeasedEvent;
 
     const LIMIT: Duration = Duration::from_secs(10);
 

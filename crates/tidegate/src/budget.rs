@@ -10,11 +10,6 @@ use tokio::time::Instant;
 /// The time kept at the end of a run to store what was done: releases, completions, the report.
 const RESERVE: Duration = Duration::from_secs(2);
 
-/// Returns whole milliseconds, as reports use them.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The time one run has.
 #[derive(Debug, Clone)]
 pub struct Budget {

@@ -19,17 +19,20 @@ use tokio_postgres::SimpleQueryStream;
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::connect::{BEGIN, Client, Conn, Database, Queryable};
-use crate::error::{Error, Result};
-use crate::event::{NewEvent, Publishable};
-use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
-use crate::json::Json;
-use crate::lease::LeasedEvent;
-use crate::outcome::{HandlerEnd, Progress, Status};
-use crate::policy::BatchLimits;
-use crate::queue::{self, Follow, ending};
-use crate::sealing;
-use crate::trace::TraceContext;
+use crate::ending;
+use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
+use crate::outcome::HandlerEnd;
+use crate::policies::BatchLimits;
+use tidegate_core::connect::{BEGIN, Client, Conn, Database, Queryable};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::{NewEvent, Publishable};
+use tidegate_core::fault::Fault;
+use tidegate_core::json::Json;
+use tidegate_core::lease::LeasedEvent;
+use tidegate_core::progress::{Progress, Status};
+use tidegate_core::queue::{self, Follow};
+use tidegate_core::sealing;
+use tidegate_core::trace::TraceContext;
 
 /// What the handlers of one event share: the event's data and what they request from the engine.
 pub struct Context {

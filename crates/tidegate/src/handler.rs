@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Serialize;
 
-use crate::error::Error;
-use crate::event;
-use crate::json::Json;
+use tidegate_core::error::Error;
+use tidegate_core::event;
+use tidegate_core::fault::Fault;
+use tidegate_core::json::Json;
+use tidegate_core::sealing::Unopened;
 
 /// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload,
 /// too.
@@ -22,12 +23,6 @@ const MOST_KEPT: usize = 1 << 20;
 /// How deep it may be nested. Deeper progress could be stored, but no drain could read it, and finished steps
 /// would run again.
 const MOST_NESTED: usize = 100;
-
-/// The longest message that is stored for one fault, in characters. A handler may produce megabytes.
-const MOST_MESSAGE: usize = 2000;
-
-/// The longest details that are stored for one fault, in bytes of JSON.
-const MOST_DETAILS: usize = 16 << 10;
 
 /// How many faults of one handler are stored. A last fault then says how many were left out.
 const MOST_FAULTS: usize = 100;
@@ -195,18 +190,14 @@ pub(crate) enum FailureKind {
     Reject,
 }
 
-/// One error of a handler, as stored in the `errors` array.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[must_use = "give it to a HandlerError"]
-pub struct Fault {
-    /// Short and stable, for programs: `timeout`, `409`, `not_found`.
-    pub code: Cow<'static, str>,
-    /// For people. It is stored, so never put personal data or secrets here.
-    pub message: String,
-    /// What programs need beyond the code, such as the invalid fields of a request. If it has more than 16
-    /// KiB of JSON, only its length is stored, as `{"left_out_bytes": …}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub details: Option<Json>,
+impl From<Unopened> for Unhandled {
+    fn from(why: Unopened) -> Self {
+        match why {
+            // Another program, or this one with corrected settings, can handle it.
+            Unopened::NoKey(_) => Self::Later(HandlerError::retry("sealed", why).blameless()),
+            Unopened::Broken => Self::Never(Fault::new("sealed", why)),
+        }
+    }
 }
 
 impl HandlerError {
@@ -436,43 +427,6 @@ impl HandlerError {
     }
 }
 
-impl Fault {
-    /// Creates a fault with this code.
-    pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self {
-            code: code.into(),
-            message: message.to_string(),
-            details: None,
-        }
-    }
-
-    /// Returns the fault in the form in which it is stored: without NUL characters, which Postgres cannot
-    /// store, and cut to the limits. Details with such a character are left out.
-    pub(crate) fn storable(&self) -> Self {
-        let cut = |text: &str, most: usize| -> String {
-            text.chars().filter(|c| *c != '\0').take(most).collect()
-        };
-        let details = self.details.clone().map(|details| {
-            let text = details.get();
-            if text.len() > MOST_DETAILS || event::has_nul_escape(text) {
-                return json!({"left_out_bytes": text.len()}).into();
-            }
-            details
-        });
-        Self {
-            code: cut(&self.code, 100).into(),
-            message: cut(&self.message, MOST_MESSAGE),
-            details,
-        }
-    }
-
-    /// Adds details for programs.
-    pub fn with_details(mut self, details: impl Into<Json>) -> Self {
-        self.details = Some(details.into());
-        self
-    }
-}
-
 impl Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match self.kind {
@@ -511,7 +465,7 @@ impl<E: HasVerdict> From<E> for HandlerError {
 
 impl HasVerdict for tokio_postgres::Error {
     fn verdict(self) -> HandlerError {
-        HandlerError::retry("database", crate::error::describe(&self))
+        HandlerError::retry("database", tidegate_core::error::describe(&self))
     }
 }
 
@@ -590,7 +544,12 @@ impl<T> Verdicts<T> for Option<T> {
 mod tests {
     use std::collections::HashMap;
 
+    use serde_json::json;
+
     use super::*;
+
+    /// As long as details may be.
+    const MOST_DETAILS: usize = 16 << 10;
 
     #[test]
     fn a_service_says_when_it_wants_to_be_asked_again_within_reason() {
@@ -645,12 +604,12 @@ mod tests {
         };
         let result = Done::with(&nested(MOST_NESTED)).unwrap().result.unwrap();
         let steps = [("send/step".to_owned(), result)];
-        let progress = crate::outcome::Progress {
+        let progress = tidegate_core::progress::Progress {
             steps: steps.into_iter().collect(),
             ..Default::default()
         };
         let stored = serde_json::to_string(&progress).unwrap();
-        assert!(serde_json::from_str::<crate::outcome::Progress>(&stored).is_ok());
+        assert!(serde_json::from_str::<tidegate_core::progress::Progress>(&stored).is_ok());
         let error = Done::with(&nested(MOST_NESTED + 2)).unwrap_err();
         let says = "reject: result: must be nested at most 100 deep";
         assert_eq!(error.to_string(), says);

@@ -11,10 +11,10 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::de::DeserializeOwned;
 
-use crate::connect::{Client, Database, Transaction};
-use crate::error::{Error, Result};
-use crate::event::NewEvent;
-use crate::queue;
+use tidegate_core::connect::{Client, Database, Transaction};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::NewEvent;
+use tidegate_core::queue;
 
 /// A message from outside, as its sender delivered it.
 #[derive(Clone, PartialEq, Eq)]

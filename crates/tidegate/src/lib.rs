@@ -63,69 +63,49 @@
 //!
 //! # Layout
 //!
-//! A drain is a pipeline. Each stage is a file or a folder of that name in `src/`:
+//! This crate owns what an event is to a program and how a run works. What goes to Postgres is the crate
+//! `tidegate_core`, of which the names that a program needs are shown here. It knows no cloud and no server.
+//!
+//! A drain is a pipeline. Each stage is a file or a folder of that name in `src/`, or in `tidegate_core`:
 //!
 //! 1. `budget`: computes how long the run may take.
-//! 2. `queue`: leases a batch of events. Each statement stands beside its call.
-//! 3. `event`: decodes each leased row (`lease`) into the program's enum.
+//! 2. `queue` (core): leases a batch of events. Each statement stands beside its call.
+//! 3. `event` (core): decodes each leased row (`lease`) into the program's enum.
 //! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and
 //!    `context` is what it may ask of the engine. `batch` lets events share one call to a service.
-//! 5. `outcome`: computes what to store from the handlers' verdicts.
+//! 5. `outcome`: computes what becomes of the event from the handlers' verdicts, and `ending` what to store.
 //! 6. `queue` again: finalizes, retries or releases each event.
 //! 7. `drain`: the loop around all of this, and its report.
 //!
 //! The other modules, by subject:
 //!
-//! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy`
-//!   (how to handle the events of a kind), `admin::program` (a whole program, ready for a shell: the Lambda
-//!   function or the command line; for one database or for several).
-//! - Publishing: `schedule` (periodic events and when they are due), `intake` (messages from outside, each
-//!   taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `admin` (what operators request, a file for each verb, and their list; `admin::invocation` is
-//!   the format of Lambda and of `--json`), `admin::views` (views that read a bounded number of rows),
-//!   `time_arg` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
-//!   drains share with these).
-//! - Storing: `retention` (how finished events leave the log) and `cleanup_run` (how a cleanup runs its
-//!   steps), `sealing` and `seal` (encrypted payloads and their keys).
-//! - Observing: `logs`, `numbers` (metrics for CloudWatch and for Prometheus), `trace` (carries a trace
-//!   through the queue, and emits spans).
-//! - `error` is the error type of all of them; `json` is JSON that passes through them; `testing` is the test
-//!   kit.
+//! - `schedule`: periodic events and when they are due; `policies`: how to handle the events of a kind;
+//!   `wake`: a producer starts a drain; `intake`: messages from outside, each taken in once; `seal`: payloads
+//!   encrypted with keys of the program; `testing`: the test kit.
+//! - With the feature `admin`: `admin` (what operators request, a file for each verb, and their list;
+//!   `admin::invocation` is the format of Lambda and of `--json`, `admin::program` a whole program, ready for a
+//!   shell), `admin::views` (views that read a bounded number of rows), `doctor` (checks of a database),
+//!   `retention` (how finished events leave the log), `numbers` (metrics for CloudWatch and for Prometheus),
+//!   `logs`, `time_arg` (times as operators write them).
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's
 //! `tests/requirements.md` lists them.
 
 mod batch;
 mod budget;
-#[doc(hidden)]
-pub mod chain;
-mod cleanup_run;
-pub mod config;
-pub mod connect;
 mod context;
 mod dispatch;
 #[doc(hidden)]
 pub mod drain;
-pub mod error;
-mod event;
+mod ending;
 mod handler;
-mod json;
-#[doc(hidden)]
-pub mod lease;
-pub mod migrate;
 #[doc(hidden)]
 pub mod outcome;
-mod policy;
-#[doc(hidden)]
-pub mod queue;
+mod policies;
 #[doc(hidden)]
 pub mod schedule;
-#[doc(hidden)]
-pub mod sealing;
-mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod trace;
 
 #[cfg(feature = "seal")]
 pub mod seal;
@@ -150,38 +130,27 @@ pub mod wake;
 #[cfg(feature = "admin")]
 pub use admin::program::{self, Program};
 pub use batch::Batch;
-pub use config::Lookup;
-pub use connect::{Database, Transaction};
 pub use context::{Context, FencedTransaction};
 pub use dispatch::{Dispatch, Handlers};
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
-pub use error::Error;
-pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key, hex};
-pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
-pub use json::Json;
+pub use handler::{Done, HandlerError, HandlerResult, Verdicts};
 #[cfg(feature = "admin")]
 pub use numbers::{metrics, prometheus};
 pub use outcome::RetryPolicy;
-pub use policy::Policy;
-pub use queue::{
+pub use schedule::Schedule;
+pub use tidegate_core::config::{self, Lookup};
+pub use tidegate_core::connect::{self, Database, Transaction};
+pub use tidegate_core::error::{self, Error};
+pub use tidegate_core::event::{DecodeError, Event, NewEvent, Publishable, dedup_key, hex};
+pub use tidegate_core::fault::Fault;
+pub use tidegate_core::policy::Policy;
+pub use tidegate_core::queue::{
     CatchUp, Job, JobStatus, PollRequest, PolledEvent, Published, job, publish, publish_batch,
 };
-pub use schedule::Schedule;
-pub use status::{ServiceState, ServiceStatus};
-
-/// The Postgres driver whose connections and transactions this API takes.
-pub use tokio_postgres;
+pub use tidegate_core::status::{ServiceState, ServiceStatus};
+pub use tidegate_core::{Json, chain, events, migrate, migrations, tokio_postgres, trace};
 
 /// Includes the README of the crate, so that its example is compiled with the documentation's.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadMe;
-
-/// Items that [`events!`] expands to. Not for direct use.
-#[doc(hidden)]
-pub mod export {
-    pub use serde_json;
-    pub use serde_json::value::RawValue;
-
-    pub use crate::event::{check_kinds, decode, encode, is_kind, joined, lift};
-}

@@ -6,13 +6,13 @@ mod writer;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
-use crate::config::Lookup;
-use crate::error::{Error, Result};
-use crate::trace;
+use tidegate_core::config::Lookup;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::trace;
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
 
-/// The target of the spans for collectors of traces ([`crate::trace`]), which are no part of the log. Their
+/// The target of the spans for collectors of traces ([`tidegate_core::trace`]), which are no part of the log. Their
 /// level is debug.
 pub const SPANS: &str = trace::SPANS;
 

@@ -2,38 +2,13 @@
 //! I/O, no clock, no randomness of its own. A handler's verdict and the stored state are different types. No
 //! handler can return "attempts spent"; that is computed here.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::config::settings;
-use crate::event::NewEvent;
-use crate::handler::{Done, FailureKind, Fault, HandlerError, HandlerResult};
-use crate::json::Json;
-
-/// The status of a row in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
-    /// Every handler has succeeded.
-    Completed,
-    /// A handler rejected the event, with its errors.
-    CompletedWithErrors,
-    /// The system gave up: no attempts left, no handler, undecodable, expired or abandoned.
-    Failed,
-}
-
-impl Status {
-    /// Returns the status as it is stored.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Completed => "COMPLETED",
-            Self::CompletedWithErrors => "COMPLETED_WITH_ERRORS",
-            Self::Failed => "FAILED",
-        }
-    }
-}
+use crate::handler::{Done, FailureKind, HandlerError, HandlerResult};
+use tidegate_core::config::settings;
+use tidegate_core::event::NewEvent;
+use tidegate_core::fault::Fault;
+use tidegate_core::progress::{HandlerRecord, Interrupted, Progress, Snoozed, Status};
 
 /// What happens to an event after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +112,42 @@ pub struct HandlerEnd {
 }
 
 impl HandlerEnd {
+    /// Returns the end that a record stands for.
+    pub fn of(handler: &'static str, record: &HandlerRecord) -> Self {
+        let result = if record.faults.is_empty() {
+            Ok(Done {
+                result: record.result.clone(),
+                ..Done::ok()
+            })
+        } else {
+            Err(HandlerError::reject_all(record.faults.clone()))
+        };
+        Self {
+            handler,
+            result,
+            earlier: true,
+            emitted: record.emitted.clone(),
+        }
+    }
+
+    /// Returns what to store of the end, or `None` while the handler must run again.
+    pub fn record(&self) -> Option<HandlerRecord> {
+        let emitted = self.emitted.clone();
+        match &self.result {
+            Ok(Done { result, .. }) => Some(HandlerRecord {
+                result: result.clone(),
+                faults: Vec::new(),
+                emitted,
+            }),
+            Err(error) if self.is_final() => Some(HandlerRecord {
+                result: None,
+                faults: error.storable().collect(),
+                emitted: Vec::new(),
+            }),
+            Err(_) => None,
+        }
+    }
+
     /// Whether the event did not cause the handler's failure, so that the attempt is not charged to it.
     pub fn is_blameless(&self) -> bool {
         matches!(&self.result, Err(error) if error.blameless)
@@ -175,145 +186,27 @@ impl HandlerEnd {
     }
 }
 
-/// What earlier attempts have done for an event, stored with it so that a retry runs only the rest. This is
-/// the `progress` column.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Progress {
-    /// Handlers that have ended for good.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub handlers: BTreeMap<String, HandlerRecord>,
-    /// Results of sub-steps, under `handler/step`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub steps: BTreeMap<String, Json>,
-    /// Services that the event has waited for.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub deferred: BTreeMap<String, Deferred>,
-    /// Whether, and how often, handlers have snoozed the event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snoozed: Option<Snoozed>,
-    /// How many events may share its calls from now on, because a call that more events than this shared has
-    /// failed as a whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub together: Option<u16>,
-    /// How often runs have ended during the present attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupted: Option<Interrupted>,
+/// Returns the interruptions to store, if the run ended before the handlers, counted on from `before`.
+pub(crate) fn interrupted(
+    before: Option<&Progress>,
+    attempt: u32,
+    ends: &[HandlerEnd],
+) -> Option<Interrupted> {
+    let so_far = before.and_then(|progress| progress.interrupted);
+    let so_far = so_far.filter(|before| before.attempt == attempt);
+    let times = so_far.map_or(0, |before| before.times) + 1;
+    let interrupted = ends.iter().any(HandlerEnd::is_interrupted);
+    interrupted.then_some(Interrupted { times, attempt })
 }
 
-/// How often runs have ended during an attempt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Interrupted {
-    /// The number of runs.
-    pub times: u32,
-    /// The number of the attempt.
-    pub attempt: u32,
-}
-
-/// How an event has waited for a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deferred {
-    /// How often the service had answered when the event was last put back.
-    pub answers: i64,
-    /// How many calls of it have cost the event no attempt.
-    pub calls: u32,
-}
-
-/// How often handlers have snoozed an event, and the last reason.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Snoozed {
-    /// The number of snoozes.
-    pub times: u32,
-    /// The reason, in the handler's words.
-    pub why: String,
-}
-
-impl Progress {
-    /// How often an event may be snoozed: every ten minutes for a week.
-    const MOST_SNOOZES: u32 = 1000;
-
-    /// How often runs may end during one attempt: as often as workers may go away.
-    pub(crate) const MOST_INTERRUPTIONS: u32 = 10;
-
-    /// Returns the interruptions to store, if the run ended before the handlers, counted on from `before`.
-    pub(crate) fn interrupted(
-        before: Option<&Self>,
-        attempt: u32,
-        ends: &[HandlerEnd],
-    ) -> Option<Interrupted> {
-        let so_far = before.and_then(|progress| progress.interrupted);
-        let so_far = so_far.filter(|before| before.attempt == attempt);
-        let times = so_far.map_or(0, |before| before.times) + 1;
-        let interrupted = ends.iter().any(HandlerEnd::is_interrupted);
-        interrupted.then_some(Interrupted { times, attempt })
-    }
-
-    /// Whether the event may not be snoozed again.
-    pub(crate) fn is_snoozed_out(&self) -> bool {
-        let times = self.snoozed.as_ref().map_or(0, |snoozed| snoozed.times);
-        times >= Self::MOST_SNOOZES
-    }
-
-    /// Returns the snoozes to store, if the handlers ended with a snooze, counted on from `before`.
-    pub(crate) fn snoozed(before: Option<&Self>, ends: &[HandlerEnd]) -> Option<Snoozed> {
-        let why = ends.iter().find_map(HandlerEnd::snoozed)?;
-        let before = before.and_then(|progress| progress.snoozed.as_ref());
-        Some(Snoozed {
-            times: before.map_or(0, |snoozed| snoozed.times) + 1,
-            why: why.storable().message,
-        })
-    }
-}
-
-/// A handler that ended for good.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct HandlerRecord {
-    /// Its result, if it had one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Json>,
-    /// Why it rejected the event. Empty when it succeeded.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub faults: Vec<Fault>,
-    /// Follow-ups to publish when the event ends.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub emitted: Vec<NewEvent>,
-}
-
-impl HandlerRecord {
-    /// Returns the record of a handler's end, or `None` while the handler must run again.
-    pub fn of(end: &HandlerEnd) -> Option<Self> {
-        let emitted = end.emitted.clone();
-        match &end.result {
-            Ok(Done { result, .. }) => Some(Self {
-                result: result.clone(),
-                faults: Vec::new(),
-                emitted,
-            }),
-            Err(error) if end.is_final() => Some(Self {
-                result: None,
-                faults: error.storable().collect(),
-                emitted: Vec::new(),
-            }),
-            Err(_) => None,
-        }
-    }
-
-    /// Returns the end that this record stands for.
-    pub fn end(&self, handler: &'static str) -> HandlerEnd {
-        let result = if self.faults.is_empty() {
-            Ok(Done {
-                result: self.result.clone(),
-                ..Done::ok()
-            })
-        } else {
-            Err(HandlerError::reject_all(self.faults.clone()))
-        };
-        HandlerEnd {
-            handler,
-            result,
-            earlier: true,
-            emitted: self.emitted.clone(),
-        }
-    }
+/// Returns the snoozes to store, if the handlers ended with a snooze, counted on from `before`.
+pub(crate) fn snoozed(before: Option<&Progress>, ends: &[HandlerEnd]) -> Option<Snoozed> {
+    let why = ends.iter().find_map(HandlerEnd::snoozed)?;
+    let before = before.and_then(|progress| progress.snoozed.as_ref());
+    Some(Snoozed {
+        times: before.map_or(0, |snoozed| snoozed.times) + 1,
+        why: why.storable().message,
+    })
 }
 
 #[cfg(test)]
@@ -415,14 +308,15 @@ mod tests {
     #[test]
     fn c10_a_record_brings_back_the_end_it_was_made_of() {
         let done = end(Done::with(&vec![1]));
-        let back = HandlerRecord::of(&done).unwrap().end("h");
+        let back = HandlerEnd::of("h", &done.record().unwrap());
         assert_eq!(back.result, done.result);
         assert!(back.earlier);
         let rejected = end(Err(HandlerError::reject("409", "conflict")));
         assert_eq!(
-            HandlerRecord::of(&rejected).unwrap().end("h").result,
+            HandlerEnd::of("h", &rejected.record().unwrap()).result,
             rejected.result
         );
-        assert!(HandlerRecord::of(&end(Err(HandlerError::retry("x", "y")))).is_none());
+        let failed = end(Err(HandlerError::retry("x", "y")));
+        assert!(failed.record().is_none());
     }
 }

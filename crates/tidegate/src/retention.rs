@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::budget::millis;
-pub use crate::cleanup_run::make_partitions;
-use crate::cleanup_run::{Halt, Steps};
-use crate::config::in_range;
-use crate::connect::Database;
 use crate::drain::lines::EventLines;
-use crate::error::{Error, Result};
-use crate::queue::retention::Cleaned;
-pub use crate::queue::retention::DroppedPartition;
+pub use tidegate_core::cleanup_run::make_partitions;
+use tidegate_core::cleanup_run::{Halt, Steps};
+use tidegate_core::config::in_range;
+use tidegate_core::config::millis;
+use tidegate_core::connect::Database;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::queue::retention::Cleaned;
+pub use tidegate_core::queue::retention::DroppedPartition;
 
 /// How to clean up.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,13 +12,10 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use serde_json::value::RawValue;
 
-use crate::connect::Client;
-use crate::error::{Error, Result};
-use crate::event::{Event, NewEvent};
-use crate::queue::{self, CatchUp, Declared, DueSchedule, Firing, Times};
-use crate::sealing;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::{Event, NewEvent};
+use tidegate_core::queue::{CatchUp, Declared, DueSchedule, Firing, Times};
 
 /// With [`CatchUp::None`], a slot that a drain reaches up to this many seconds late does not count as missed.
 const LATE: i64 = 15 * 60;
@@ -337,81 +334,6 @@ pub fn plan(due: &DueSchedule, most: usize) -> Firing {
 /// Whether more slots are due after those in this firing.
 pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
-}
-
-/// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
-/// those that the program no longer declares are removed. Schedules of other programs stay.
-///
-/// # Errors
-/// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
-pub(crate) async fn sync(client: &Client, keeper: &str, declared: &[Declared]) -> Result<usize> {
-    let wrong = |name: &str, error: Error| match error {
-        Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
-        error => error,
-    };
-    for (at, one) in declared.iter().enumerate() {
-        if declared[..at].iter().any(|other| other.name == one.name) {
-            let why = "must be declared once, got two of this name";
-            return Err(Error::Invalid(format!("schedule {:?}: {why}", one.name)));
-        }
-    }
-    let stored = queue::declared_schedules(client, keeper).await?;
-    let mut changes = 0;
-    for one in &stored {
-        if !declared.iter().any(|other| other.name == one.name) {
-            queue::drop_schedule(client, keeper, &one.name).await?;
-            changes += 1;
-        }
-    }
-    for one in declared {
-        let payload = sealed(&one.kind, one.payload.clone()).await?;
-        let before = stored.iter().find(|other| other.name == one.name);
-        if before.is_some_and(|before| is_same(before, one, payload.as_deref())) {
-            continue;
-        }
-        let one = Declared {
-            payload,
-            ..one.clone()
-        };
-        let put = queue::put_schedule(client, keeper, &one).await;
-        put.map_err(|error| wrong(&one.name, error))?;
-        changes += 1;
-    }
-    Ok(changes)
-}
-
-/// Whether the stored schedule equals the declared one, whose payload is stored as `sealed`. The stored
-/// payload is opened first, because sealing gives a different text each time. A payload that another key has
-/// sealed, or none, or that cannot be opened, counts as different and is stored again.
-fn is_same(stored: &Declared, declared: &Declared, sealed: Option<&str>) -> bool {
-    let key = |payload: &str| sealing::envelope(payload.as_bytes()).map(|seal| seal.key);
-    let text = stored.payload.as_deref();
-    let Ok(opened) = sealing::opened(&stored.kind, text.map(str::as_bytes)) else {
-        return false;
-    };
-    let payload = opened.map(|opened| String::from_utf8_lossy(&opened).into_owned());
-    text.map(key) == sealed.map(key)
-        && Declared {
-            payload,
-            ..stored.clone()
-        } == *declared
-}
-
-/// Returns a payload as it is stored: sealed, if this process has keys.
-///
-/// # Errors
-/// [`Error::Invalid`] when the payload is not allowed in an event.
-async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
-    sealing::ready().await?;
-    let payload = payload.map(RawValue::from_string).transpose();
-    let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
-    let event = NewEvent::raw(kind, payload);
-    event.check()?;
-    let event = sealing::sealed(&event)?;
-    Ok(event
-        .payload
-        .as_ref()
-        .map(|payload| payload.get().to_owned()))
 }
 
 /// Returns the first slot after a time in seconds since 1970, RFC 3339; `None` when there is none.

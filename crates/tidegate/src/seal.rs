@@ -14,11 +14,11 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::OnceCell;
 
-use crate::config::{Lookup, read_secret_file};
-use crate::connect::{SecretReader, secret_reader};
-use crate::error::{Error, Result};
-pub use crate::sealing::Unopened;
-use crate::sealing::{Codec, Envelope, Sealed, begins_sealed, envelope, install};
+use tidegate_core::config::{Lookup, read_secret_file};
+use tidegate_core::connect::{SecretReader, secret_reader};
+use tidegate_core::error::{Error, Result};
+pub use tidegate_core::sealing::Unopened;
+use tidegate_core::sealing::{Codec, Envelope, Sealed, begins_sealed, envelope, install};
 
 /// Part of what is sealed, so that nothing that was sealed for another purpose can pass for a payload.
 const PURPOSE: &str = "tidegate payload 1:";

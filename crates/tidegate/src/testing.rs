@@ -9,21 +9,22 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::connect::Database;
 use crate::context::{Context, Written, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::drain::execute::{TimeLimits, execute};
 use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
-use crate::error::Result;
-use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
-use crate::json::Json;
-use crate::lease::LeasedEvent;
-use crate::migrate::Migrate;
-use crate::outcome::{Disposition, Progress, RetryPolicy};
+use crate::outcome::{Disposition, RetryPolicy};
+use tidegate_core::connect::Database;
+use tidegate_core::error::Result;
+use tidegate_core::event::{Event, NewEvent};
+use tidegate_core::json::Json;
+use tidegate_core::lease::LeasedEvent;
+use tidegate_core::migrate::Migrate;
+use tidegate_core::progress::Progress;
 
-pub use crate::outcome::Status;
+pub use tidegate_core::progress::Status;
 
 /// The end of the simulated run, later than the end of any test.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);

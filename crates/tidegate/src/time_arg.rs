@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
-use crate::config::parse_duration;
+use tidegate_core::config::parse_duration;
 
 /// A point in time, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::chain::{Chain, StartDrain};
-use crate::config::Lookup;
-use crate::connect::{Database, cloud};
-use crate::error::{Error, Result};
-use crate::queue;
+use tidegate_core::chain::{Chain, StartDrain};
+use tidegate_core::config::Lookup;
+use tidegate_core::connect::{Database, cloud};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::queue;
 
 /// The longest time that a start may take, and the longest wait for a connection.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl Waker {
     /// It needs the permission `lambda:InvokeFunction`.
     ///
     /// # Errors
-    /// [`Error::Config`] if the program has no cloud: see [`crate::connect::install`].
+    /// [`Error::Config`] if the program has no cloud: see [`tidegate_core::connect::install`].
     pub fn function(database: Database, arn: String) -> Result<Self> {
         Ok(Self::new(
             database,

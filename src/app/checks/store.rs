@@ -8,8 +8,9 @@ use tidegate::connect::Queryable;
 use tokio_postgres::types::ToSql;
 
 use super::IssuingCheck;
-use tidegate::queue::{document, execute, query};
-use tidegate::{Context, Error, HandlerError, statements};
+use tidegate::{Context, Error, HandlerError};
+use tidegate_core::queue::{document, execute, query};
+use tidegate_core::statements;
 
 statements! {
     /// Stores a planned check. A message may change the due time, and may reopen a check that was overdue.

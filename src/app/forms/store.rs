@@ -10,8 +10,9 @@ use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure, Progress};
-use tidegate::queue::{document, first, query};
-use tidegate::{Context, Error, HandlerError, statements};
+use tidegate::{Context, Error, HandlerError};
+use tidegate_core::queue::{document, first, query};
+use tidegate_core::statements;
 
 statements! {
     /// Stores a form as submitted, unless its id is known.

@@ -13,8 +13,9 @@ use super::payload::Common;
 use super::value::AccessLevel;
 use super::verdict::{self, refuse};
 use crate::app::schema::FieldError;
-use tidegate::queue::{Statement, document, documents, first, query};
-use tidegate::{Error, HandlerError, statements};
+use tidegate::{Error, HandlerError};
+use tidegate_core::queue::{Statement, document, documents, first, query};
+use tidegate_core::statements;
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {

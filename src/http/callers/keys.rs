@@ -17,11 +17,12 @@ use uuid::Uuid;
 
 use super::{Known, Scope};
 use crate::http::begin;
+use tidegate::Error;
 use tidegate::admin::Audit;
 use tidegate::config::parse_duration;
-use tidegate::queue::{Statement, document, documents, first};
-use tidegate::{Error, statements};
 use tidegate_cli::clap::{self, Args};
+use tidegate_core::queue::{Statement, document, documents, first};
+use tidegate_core::statements;
 
 /// The beginning of a key. People, source code scanners and this program recognize a key by it.
 const PREFIX: &str = "tidegate_";

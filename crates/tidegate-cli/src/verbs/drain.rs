@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::program::{Failure, Service, stopped_by_signal};
-use tidegate::{DrainReport, Error, Hooks, queue};
+use tidegate::{DrainReport, Error, Hooks};
+use tidegate_core::queue;
 use tokio::sync::watch;
 
 use super::{bar, written};

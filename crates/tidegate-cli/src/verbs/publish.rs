@@ -1,7 +1,8 @@
 //! Publishes events.
 
+use tidegate::NewEvent;
 use tidegate::program::{Failure, Service};
-use tidegate::{NewEvent, queue};
+use tidegate_core::queue;
 
 use crate::answer::{Answer, json_argument, own_document};
 use crate::args::PublishArgs;

@@ -3,7 +3,7 @@
 use super::length;
 use super::prelude::*;
 use super::views::limit;
-use crate::queue::documents;
+use tidegate_core::queue::documents;
 
 /// List the groups whose first event waits for another attempt, its time or a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]

@@ -5,8 +5,8 @@ use clap::builder::TypedValueParser;
 use super::prelude::*;
 use super::program::{Failure, the_callers};
 use super::{bounds, document};
-use crate::chain::Chain;
 use crate::drain::{DrainOptions, DrainReport, Hooks};
+use tidegate_core::chain::Chain;
 
 /// Lease and handle events until the queue is empty or the budget is spent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::connect::Client;
+use tidegate_core::connect::Client;
 
 use super::prelude::*;
-use crate::queue;
-use crate::queue::retention::partitions;
+use tidegate_core::queue;
+use tidegate_core::queue::retention::partitions;
 
 /// How many events one statement takes.
 const BATCH: usize = 1000;

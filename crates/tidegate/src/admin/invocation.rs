@@ -8,9 +8,9 @@ use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde_json::{Map, Value};
 
 use super::{ACTIONS, DrainRequest, Request, Verb};
-use crate::config::Lookup;
-use crate::error::{Error, Result};
-use crate::json::Json;
+use tidegate_core::config::Lookup;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::json::Json;
 
 /// The most bytes of an answer, which is a little less than the 6 MB that AWS accepts from a function
 /// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>). It replaces a longer answer

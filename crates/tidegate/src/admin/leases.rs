@@ -3,7 +3,7 @@
 use super::length;
 use super::prelude::*;
 use super::views::limit;
-use crate::queue::documents;
+use tidegate_core::queue::documents;
 
 /// List the leases: which worker holds how many events, and since when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]

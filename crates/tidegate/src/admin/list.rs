@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::prelude::*;
 use super::views::{LISTED, limit, rows};
 use super::{TimeArg, event_id, length, parse_time_arg};
-use crate::connect::Client;
-use crate::queue::{document, documents, registered};
+use tidegate_core::connect::Client;
+use tidegate_core::queue::{document, documents, registered};
 
 /// The states of live and finished events.
 const STATUSES: [&str; 5] = [

@@ -1,7 +1,7 @@
 //! The verb `migrate`: brings the schema up to date.
 
 use super::prelude::*;
-use crate::migrate::MigrateReport;
+use tidegate_core::migrate::MigrateReport;
 
 /// Bring the schema up to date and register this program's kinds of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]

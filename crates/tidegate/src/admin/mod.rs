@@ -31,16 +31,16 @@ pub use self::invocation::*;
 use self::program::{Failure, Service, within};
 pub use self::selection::{Changed, Selection};
 use self::views::LIMIT;
-use crate::config::parse_duration;
 use crate::drain::Hooks;
-use crate::error::{Error, Result};
-use crate::json::Json;
 use crate::numbers::prometheus;
-use crate::queue;
-pub use crate::queue::CatchUp;
-use crate::queue::{Queryable, Statement};
-pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
 pub use crate::time_arg::{TimeArg, parse_time, parse_time_arg};
+use tidegate_core::config::parse_duration;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::json::Json;
+use tidegate_core::queue;
+pub use tidegate_core::queue::CatchUp;
+use tidegate_core::queue::{Queryable, Statement};
+pub use tidegate_core::status::{ExpiringKind, ServiceState, ServiceStatus};
 
 /// Names the fields of a request that are its parts and, after `;`, its audit: as [`Verb::parts`] and
 /// [`Verb::audit`] do.
@@ -273,11 +273,11 @@ mod prelude {
 
     pub(super) use super::program::Service;
     pub(super) use super::{Audit, Part, Verb, given, report, written};
-    pub(super) use crate::config::parse_duration;
-    pub(super) use crate::error::{Error, Result};
-    pub(super) use crate::json::Json;
-    pub(super) use crate::queue::Queryable;
-    pub(super) use crate::queue::statement::statements;
+    pub(super) use tidegate_core::config::parse_duration;
+    pub(super) use tidegate_core::error::{Error, Result};
+    pub(super) use tidegate_core::json::Json;
+    pub(super) use tidegate_core::queue::Queryable;
+    pub(super) use tidegate_core::statements;
 }
 
 /// A part of a request that several verbs have.

@@ -10,26 +10,26 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
 use super::{Actions, MigrateRequest, Request, Verb};
-use crate::chain::{NextTick, StartDrain};
-use crate::config::{Lookup, parse_duration};
-use crate::connect::{Database, Transaction, cloud};
 use crate::dispatch::Dispatch;
 use crate::doctor::{DoctorReport, DoctorTarget, examine, refuse_foreign};
 use crate::drain::figures::Figures;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain_measured};
-use crate::error::{Error, Result};
-use crate::event::{DecodeError, Event as _, NewEvent};
 use crate::intake::{Intake, Message, Receiver, TakeIn};
-use crate::json::Json;
-use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
 use crate::numbers::metrics::Metrics;
-use crate::policy::Policy;
-use crate::queue::{Declared, Targets};
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 use crate::schedule::Schedule;
 use crate::seal;
-use crate::sealing::begins_sealed;
 use crate::wake;
+use tidegate_core::chain::{NextTick, StartDrain};
+use tidegate_core::config::{Lookup, parse_duration};
+use tidegate_core::connect::{Database, Transaction, cloud};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::{DecodeError, Event as _, NewEvent};
+use tidegate_core::json::Json;
+use tidegate_core::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
+use tidegate_core::policy::Policy;
+use tidegate_core::queue::{Declared, Targets};
+use tidegate_core::sealing::begins_sealed;
 
 /// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
 ///

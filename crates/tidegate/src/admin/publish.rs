@@ -4,10 +4,10 @@
 use tokio_postgres::types::ToSql;
 
 use super::program::Service;
-use crate::error::{Error, Result};
-use crate::event::NewEvent;
-use crate::queue::statement::statements;
-use crate::queue::{Published, publish, query, refused};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::NewEvent;
+use tidegate_core::queue::{Published, publish, query, refused};
+use tidegate_core::statements;
 
 statements! {
     /// Records in the audit that an operator has published an event, in the same transaction.

@@ -1,10 +1,10 @@
 //! The verb `retention`: how long finished events are kept.
 
 use super::prelude::*;
-use crate::cleanup_run::make_partitions;
-use crate::connect::Client;
-use crate::queue::retention::in_days;
-use crate::queue::{documents, execute, refused};
+use tidegate_core::cleanup_run::make_partitions;
+use tidegate_core::connect::Client;
+use tidegate_core::queue::retention::in_days;
+use tidegate_core::queue::{documents, execute, refused};
 
 /// Show how long finished events of each kind are kept, or change it for events of one kind that end from now
 /// on.

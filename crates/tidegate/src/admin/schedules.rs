@@ -3,8 +3,8 @@
 use super::prelude::*;
 use super::views::limit;
 use super::{CatchUp, length};
-use crate::queue::{Times, documents};
 use crate::schedule;
+use tidegate_core::queue::{Times, documents};
 
 /// List the periodic events, with the last and the next slot of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]

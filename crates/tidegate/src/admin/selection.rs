@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 
 use super::{Audit, Skipped, TimeArg, parse_time_arg, report, written};
-use crate::connect::{Client, Database};
-use crate::error::{Error, Result};
-use crate::event::hex;
-use crate::queue::Statement;
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::event::hex;
+use tidegate_core::queue::Statement;
 
 /// How many events one transaction changes.
 const BATCH: u32 = 1000;

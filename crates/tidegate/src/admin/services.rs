@@ -2,7 +2,7 @@
 
 use super::ServiceStatus;
 use super::prelude::*;
-use crate::queue;
+use tidegate_core::queue;
 
 /// List the outside services that failed, are paused or are limited, and how many events wait for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]

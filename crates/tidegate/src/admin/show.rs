@@ -3,7 +3,7 @@
 use super::event_id;
 use super::prelude::*;
 use super::views::{Columns, rows, show, show_bare};
-use crate::queue::documents;
+use tidegate_core::queue::documents;
 
 /// Show everything stored about one event, live or finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Args)]

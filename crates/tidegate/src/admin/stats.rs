@@ -4,7 +4,7 @@ use serde_json::Number;
 
 use super::prelude::*;
 use super::{ExpiringKind, ServiceStatus};
-use crate::queue::{backlog, document, documents, expiring, services_down};
+use tidegate_core::queue::{backlog, document, documents, expiring, services_down};
 
 /// Show the size, age, throughput and failures of the queue, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]

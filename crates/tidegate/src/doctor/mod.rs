@@ -12,12 +12,13 @@ mod program;
 pub use self::catalog::catalog;
 pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::program::refuse_foreign;
-use crate::connect::Database;
 use crate::drain::DrainOptions;
-use crate::error::{Error, Result};
-use crate::migrate::Migrations;
-use crate::queue::statement::{Statement, statements};
-use crate::queue::{all, documents, first};
+use tidegate_core::connect::Database;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::migrate::Migrations;
+use tidegate_core::queue::Statement;
+use tidegate_core::queue::{all, documents, first};
+use tidegate_core::statements;
 
 /// The statements of all checks.
 pub(crate) static STATEMENTS: [&[&Statement]; 3] = [ALL, catalog::ALL, program::ALL];

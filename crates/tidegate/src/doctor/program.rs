@@ -8,11 +8,11 @@ use tokio_postgres::Row;
 use super::catalog::{self, Drift, EXPECTED};
 use super::{DoctorTarget, Finding};
 use crate::budget::Budget;
-use crate::connect::{Client, Database};
-use crate::error::{Error, Result};
-use crate::migrate;
-use crate::queue::statement::statements;
-use crate::queue::{self, query};
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::migrate;
+use tidegate_core::queue::{self, query};
+use tidegate_core::statements;
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
 const MOST_DIFFERENCES: usize = 20;

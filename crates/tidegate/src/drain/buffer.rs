@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::clocks::Reading;
 use super::flush::{Change, FlushReport, WriteResult};
 use super::leases::{Leases, Window, WindowRaise};
-use crate::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A group with an event that is ready or running, and the events that wait after it.
 #[derive(Default)]
@@ -593,7 +593,7 @@ impl Buffer {
 
     /// Removes the waiting events that `now` does not list, because they belong to another worker. Also takes
     /// over how often events were taken from each lease.
-    pub(super) fn keep_only(&mut self, now: &[crate::queue::InHand]) -> Vec<LeasedEvent> {
+    pub(super) fn keep_only(&mut self, now: &[tidegate_core::queue::InHand]) -> Vec<LeasedEvent> {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for found in now {
             self.leases.note_cuts(found.token, found.cuts);
@@ -664,7 +664,7 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::InHand;
+    use tidegate_core::queue::InHand;
 
     const ONE: Uuid = Uuid::from_u128(1);
     const TWO: Uuid = Uuid::from_u128(2);

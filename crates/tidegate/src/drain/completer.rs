@@ -22,12 +22,13 @@ use super::flush::{
 use super::leases::WindowRaise;
 use super::services::Services;
 use super::session::Lane;
-use crate::connect::Database;
 use crate::context::{self, Context, Written};
-use crate::error::Error;
-use crate::lease::{Lease, LeaseDecision, LeasedEvent};
-use crate::outcome::{HandlerEnd, Status};
-use crate::queue::{Finalization, Retried};
+use crate::outcome::HandlerEnd;
+use tidegate_core::connect::Database;
+use tidegate_core::error::Error;
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{Finalization, Retried};
 
 /// How long to wait for a fuller flush: one commit for many events.
 const FLUSH_AGE: Duration = Duration::from_millis(10);

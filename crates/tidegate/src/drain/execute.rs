@@ -14,7 +14,8 @@ use super::spans;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
-use crate::trace;
+use crate::outcome::HandlerEnd;
+use tidegate_core::trace;
 
 /// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {
@@ -138,7 +139,10 @@ fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'
         .into_iter()
         .partition(|handler| progress.handlers.contains_key(handler.name));
     for handler in done {
-        ctx.skip_handler(progress.handlers[handler.name].end(handler.name));
+        ctx.skip_handler(HandlerEnd::of(
+            handler.name,
+            &progress.handlers[handler.name],
+        ));
     }
     left
 }

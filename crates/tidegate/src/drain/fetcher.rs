@@ -15,9 +15,9 @@ use super::leases::Leases;
 use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
 use super::session::{Lane, Session};
-use crate::connect::{Client, Database};
-use crate::error::Error;
-use crate::queue::{
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::error::Error;
+use tidegate_core::queue::{
     self, Claim, DueSchedule, Fired, Firing, Grant, Kept, LeaseRequest, LeasedBatch, Walk,
 };
 

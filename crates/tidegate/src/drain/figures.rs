@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::outcome::Status;
+use tidegate_core::progress::Status;
 
 /// The figures of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

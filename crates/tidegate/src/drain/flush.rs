@@ -11,17 +11,19 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::ending;
 use super::leases::WindowRaise;
 use super::services::Services;
 use super::session::Session;
-use crate::connect::Client;
-use crate::error::Error;
-use crate::handler::Fault;
-use crate::lease::{Lease, LeasedEvent};
-use crate::outcome::{HandlerEnd, Status, is_put_off};
-use crate::queue::{
+use crate::outcome::{HandlerEnd, is_put_off};
+use tidegate_core::connect::Client;
+use tidegate_core::error::Error;
+use tidegate_core::fault::Fault;
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, Returned,
-    ServiceReport, ending,
+    ServiceReport,
 };
 
 /// With more refusals than this in one round, no single event is at fault. The round ends and is tried again

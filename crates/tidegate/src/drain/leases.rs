@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use crate::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A request to start more of a lease, up to an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

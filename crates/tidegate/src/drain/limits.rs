@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::fetcher::FetchKind;
 use super::scan::{Scan, ScanStep, WhenEmpty};
 use super::services::Services;
-use crate::lease::Lease;
-use crate::queue::{Claim, Grant, LeasedBatch, Limited};
+use tidegate_core::lease::Lease;
+use tidegate_core::queue::{Claim, Grant, LeasedBatch, Limited};
 
 /// A granted start that was not used for this long is forgotten, unless it is the only one left. Late events
 /// must not all start at once.

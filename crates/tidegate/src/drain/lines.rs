@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::settle::AttemptResult;
-use crate::budget::millis;
-use crate::lease::{Lease, LeasedEvent};
-use crate::outcome::Status;
-use crate::trace;
+use tidegate_core::config::millis;
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::trace;
 
 /// The most lines, kinds and codes that a run counts apart. The codes of further ones are counted as others.
 const MOST_COUNTED: usize = 100;

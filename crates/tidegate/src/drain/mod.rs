@@ -65,17 +65,21 @@ use self::spans::Spans;
 use self::workers::{
     AttemptStart, EndedAttempt, PERMIT, Pool, StartableEvent, WorkEnd, WorkOutcome, Workers,
 };
-use crate::budget::{Budget, millis};
-use crate::chain::{Chain, StartDrain};
-use crate::connect::Database;
+use crate::budget::Budget;
 use crate::context::Context;
+use crate::ending;
 use crate::dispatch::Dispatch;
-use crate::error::Error;
-use crate::handler::{Fault, HandlerError, Unhandled};
-use crate::lease::{Lease, LeaseDecision, LeasedEvent};
-use crate::outcome::{HandlerEnd, Status};
-use crate::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried, ending};
-use crate::sealing;
+use crate::handler::{HandlerError, Unhandled};
+use crate::outcome::HandlerEnd;
+use tidegate_core::chain::{Chain, StartDrain};
+use tidegate_core::config::millis;
+use tidegate_core::connect::Database;
+use tidegate_core::error::Error;
+use tidegate_core::fault::Fault;
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried};
+use tidegate_core::sealing;
 
 /// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]

@@ -11,8 +11,8 @@ use super::report::DrainReport;
 use super::settle::AttemptResult;
 use super::spans::Spans;
 use crate::context::Context;
-use crate::error::Error;
 use crate::outcome::{HandlerEnd, is_put_off};
+use tidegate_core::error::Error;
 
 #[derive(Default)]
 pub(super) struct Observers {

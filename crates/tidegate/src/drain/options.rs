@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::{environment, settings};
-use crate::error::Error;
 use crate::outcome::RetryPolicy;
+use tidegate_core::config::{environment, settings};
+use tidegate_core::error::Error;
 
 settings! {
     /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the

@@ -8,8 +8,8 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::handler::ServiceCall;
-use crate::status::ServiceStatus;
-use crate::trace::SPANS;
+use tidegate_core::status::ServiceStatus;
+use tidegate_core::trace::SPANS;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

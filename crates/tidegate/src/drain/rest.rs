@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::future::{try_join, try_join3};
 
 use super::{Drain, StopReason};
-use crate::connect::Conn;
 use crate::dispatch::Dispatch;
-use crate::error::Error;
-use crate::queue::{self, Queryable};
+use tidegate_core::connect::Conn;
+use tidegate_core::error::Error;
+use tidegate_core::queue::{self, Queryable};
 
 /// The longest time that a look may take.
 const LOOK: Duration = Duration::from_secs(5);
@@ -33,10 +33,7 @@ impl<D: Dispatch> Drain<D> {
                     .map_err(Error::at("begin"))
             };
             // One transaction, and not one for each statement.
-            let within = Conn {
-                begins: false,
-                ..client.conn()
-            };
+            let within = client.conn().within_transaction();
             let ((), answer) = try_join(begin, ask(within)).await?;
             let commit = client.batch_execute("COMMIT").await;
             commit.map_err(Error::at("commit"))?;

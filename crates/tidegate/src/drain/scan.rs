@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::queue::{LeasedBatch, Walk};
+use tidegate_core::queue::{LeasedBatch, Walk};
 
 /// The most work in one lease, by the handlers' pace. While a lease is under way, the same amount may wait.
 pub(super) const WORTH: Duration = Duration::from_millis(250);
@@ -287,7 +287,7 @@ impl Scan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::LeasedEvent;
+    use tidegate_core::lease::LeasedEvent;
 
     fn batch(scanned: u32, after: i64) -> LeasedBatch {
         LeasedBatch {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::Error;
-use crate::queue::{DueSchedule, Fired, Firing};
 use crate::schedule;
+use tidegate_core::error::Error;
+use tidegate_core::queue::{DueSchedule, Fired, Firing};
 
 /// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about
 /// this late.

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use super::report::ServiceCalls;
 use crate::context::Outside;
 use crate::handler::{Done, HandlerError, HandlerResult, NOT_CALLED, ServiceCall};
-use crate::lease::{Lease, LeasedEvent};
-use crate::queue::{Limited, ServiceReport, Watched};
-use crate::status::ServiceState;
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::queue::{Limited, ServiceReport, Watched};
+use tidegate_core::status::ServiceState;
 
 /// After this many unanswered calls in a row, the run makes no more calls until the database has answered the
 /// report.

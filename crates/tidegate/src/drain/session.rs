@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::connect::{Client, Database};
-use crate::error::Error;
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::error::Error;
 
 /// How often a failed statement is tried. If the connection is lost, the next try opens a new one.
 const TRIES: u32 = 4;

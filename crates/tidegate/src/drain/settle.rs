@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::ending;
 use super::flush::CountedAs;
 use super::report::DrainReport;
 use crate::handler::{Committed, Done};
-use crate::lease::LeasedEvent;
-use crate::outcome::{
-    Deferred, Disposition, HandlerEnd, Interrupted, Progress, RetryPolicy, Status, is_charged,
-};
-use crate::queue::{Finalization, Retried, ending};
+use crate::outcome::{self, Disposition, HandlerEnd, RetryPolicy, is_charged};
+use tidegate_core::lease::LeasedEvent;
+use tidegate_core::progress::{Deferred, Interrupted, Progress, Status};
+use tidegate_core::queue::{Finalization, Retried};
 
 /// What is left to write for an event that ran.
 pub(super) enum AttemptResult {
@@ -76,7 +76,7 @@ pub(super) fn settle(
 }
 
 fn interrupted(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Interrupted> {
-    Progress::interrupted(event.progress.as_ref(), event.attempts, ends)
+    outcome::interrupted(event.progress.as_ref(), event.attempts, ends)
 }
 
 /// Whether as many runs have ended during this attempt as may.
@@ -88,7 +88,7 @@ fn is_interrupted_too_often(event: &LeasedEvent, ends: &[HandlerEnd]) -> bool {
 /// the calls that cost no attempt, and how many events may share its next call.
 fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     let done = ending::progress(ends);
-    let snoozed = Progress::snoozed(event.progress.as_ref(), ends);
+    let snoozed = outcome::snoozed(event.progress.as_ref(), ends);
     let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
     let waits = errors.clone().filter_map(|error| {
         let (service, before) = (error.deferred?, event.progress.as_ref());

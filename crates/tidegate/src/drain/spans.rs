@@ -1,5 +1,5 @@
 //! Owns the spans that a drain emits for collectors of traces: the drain itself, its leases and writes, each
-//! attempt at an event and each handler. How a span says where it stands in a trace: [`crate::trace`].
+//! attempt at an event and each handler. How a span says where it stands in a trace: [`tidegate_core::trace`].
 //!
 //! Publishers decide what is recorded: an attempt is recorded if its event was published under a sampled
 //! trace. For events that were published under no trace, a share of the drains records all of them. An
@@ -16,15 +16,18 @@ use tracing::{Instrument, Span};
 
 use super::report::{self, COUNTERS, DrainReport, StopReason};
 use super::settle::AttemptResult;
-use crate::budget::millis;
-use crate::chain::Chain;
 use crate::context::Context;
-use crate::error::Error;
 use crate::handler::HandlerResult;
-use crate::lease::LeasedEvent;
-use crate::outcome::{HandlerEnd, Status};
-use crate::queue::Retried;
-use crate::trace::{self, Publishing, SPANS, TraceContext, messaging_span, record_messaging};
+use crate::outcome::HandlerEnd;
+use tidegate_core::chain::Chain;
+use tidegate_core::config::millis;
+use tidegate_core::error::Error;
+use tidegate_core::lease::LeasedEvent;
+use tidegate_core::progress::Status;
+use tidegate_core::queue::Retried;
+use tidegate_core::trace::{
+    self, Publishing, SPANS, TraceContext, messaging_span, record_messaging,
+};
 
 /// The spans of one drain. It has some only if somebody collects them.
 pub(super) struct Spans {

@@ -25,17 +25,18 @@ use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
 use super::services::Services;
 use super::spans::Spans;
-use crate::connect::Database;
 use crate::context::{Context, WrittenUpTo};
 use crate::dispatch::Dispatch;
-use crate::event::{DecodeError, Event};
-use crate::handler::{Fault, HandlerError, Unhandled};
-use crate::lease::{Lease, LeasedEvent};
+use crate::handler::{HandlerError, Unhandled};
 use crate::outcome::HandlerEnd;
-use crate::policy::{BatchLimits, Policies};
-use crate::queue::InHand;
-use crate::sealing;
-use crate::trace::TraceContext;
+use crate::policies::{BatchLimits, Policies};
+use tidegate_core::connect::Database;
+use tidegate_core::event::{DecodeError, Event};
+use tidegate_core::fault::Fault;
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::queue::InHand;
+use tidegate_core::sealing;
+use tidegate_core::trace::TraceContext;
 
 /// Handlers that have recently taken less than this on average count as quick: events may line up behind
 /// them.
@@ -238,7 +239,7 @@ impl<D: Dispatch> Workers<D> {
             }
             let code = match error {
                 DecodeError::UnknownKind(_) => "no_handler",
-                DecodeError::Payload { .. } | DecodeError::Version { .. } => "undecodable",
+                _ => "undecodable",
             };
             Unhandled::Never(Fault::new(code, error))
         })

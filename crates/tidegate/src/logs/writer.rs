@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use crate::error::Error;
+use tidegate_core::error::Error;
 
 /// Lines that wait, in bytes. Those being written take as much again.
 const MOST_WAITING: usize = 1 << 20;

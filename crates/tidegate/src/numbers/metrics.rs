@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
-use crate::config::Lookup;
 use crate::drain::figures::{Figures, Histogram, KindFigures};
 use crate::drain::report::{COUNTERS, Class, DrainReport, ServiceCalls};
-use crate::error::{Error, Result};
-use crate::status::ServiceState;
+use tidegate_core::config::Lookup;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::status::ServiceState;
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";
@@ -252,7 +252,7 @@ impl Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Status;
+    use tidegate_core::progress::Status;
 
     fn queue(by_kind: bool) -> Metrics {
         Metrics {

@@ -21,10 +21,10 @@ use serde_json::Number;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use crate::connect::Database;
-use crate::error::{Error, Result};
-use crate::queue::documents;
-use crate::queue::statement::statements;
+use tidegate_core::connect::Database;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::queue::documents;
+use tidegate_core::statements;
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Service;
-use crate::error::{Error, Result};
-use crate::json::Json;
-use crate::queue::statement::statements;
-use crate::queue::{Queryable, document};
+use tidegate_core::error::{Error, Result};
+use tidegate_core::json::Json;
+use tidegate_core::queue::{Queryable, document};
+use tidegate_core::statements;
 
 statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`

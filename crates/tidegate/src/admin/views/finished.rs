@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::Service;
-use crate::error::Result;
-use crate::queue::statement::statements;
+use tidegate_core::error::Result;
+use tidegate_core::statements;
 
 statements! {
     /// Finished events of the last `$1` seconds, in steps of `$2` seconds. `$3` selects a kind.

@@ -16,12 +16,13 @@ use tokio_postgres::types::ToSql;
 pub use self::event::{Columns, Content, Dossier, place, show, show_bare};
 pub use self::finished::{KindTotals, Span, Step};
 use super::program::Service;
-use crate::config::in_range;
-use crate::connect::Client;
-use crate::error::{Error, Result};
-use crate::queue::statement::{Statement, statements};
-use crate::queue::{backlog, document, documents, services};
-use crate::status::{ServiceState, ServiceStatus};
+use tidegate_core::config::in_range;
+use tidegate_core::connect::Client;
+use tidegate_core::error::{Error, Result};
+use tidegate_core::queue::Statement;
+use tidegate_core::queue::{backlog, document, documents, services};
+use tidegate_core::statements;
+use tidegate_core::status::{ServiceState, ServiceStatus};
 
 /// The statements of all views.
 pub(super) static STATEMENTS: [&[&Statement]; 3] = [ALL, event::ALL, finished::ALL];

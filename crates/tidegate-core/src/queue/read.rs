@@ -13,7 +13,7 @@ use super::statement::statements;
 use super::{Queryable, all, document, documents, execute, query, text};
 use crate::error::{Error, Result};
 use crate::event::is_kind;
-use crate::handler::Fault;
+use crate::fault::Fault;
 use crate::policy::Policy;
 use crate::status::ExpiringKind;
 

@@ -48,7 +48,7 @@ fn settings_in(lines: &str) -> impl Iterator<Item = (&str, &str)> {
 ///
 /// # Errors
 /// [`Error::Config`] names the setting and what is allowed.
-pub(crate) fn check_settings(lookup: Lookup<'_>) -> Result<()> {
+pub fn check_settings(lookup: Lookup<'_>) -> Result<()> {
     let lines = lookup(SETTINGS).unwrap_or_default();
     let refused = |why: String| Err(Error::Config(format!("{SETTINGS}: {why}")));
     let plain = |line: &&str| !line.trim().is_empty() && !line.contains('=');
@@ -64,6 +64,11 @@ pub(crate) fn check_settings(lookup: Lookup<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whole milliseconds, as reports use them.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads the file that a variable names.
@@ -251,7 +256,7 @@ pub fn read<T: Value>(
 ///
 /// # Errors
 /// The error names the value and what is allowed.
-pub(crate) fn in_range<T: Value + Copy>(
+pub fn in_range<T: Value + Copy>(
     name: &str,
     value: T,
     limits: &RangeInclusive<T>,
@@ -281,6 +286,7 @@ pub struct Setting {
 
 /// Declares a struct of settings, as the module's text says. `parts` are fields whose type is itself declared
 /// like this; `rest` are fields that no variable sets. They begin as their type's default.
+#[macro_export]
 macro_rules! settings {
     (
         $(#[$attribute:meta])*
@@ -327,7 +333,7 @@ macro_rules! settings {
             ///
             /// # Errors
             /// [`Error::Config`](crate::Error::Config) names the setting and what is allowed.
-            pub(crate) fn check_ranges(&self) -> Result<(), $crate::Error> {
+            pub fn check_ranges(&self) -> Result<(), $crate::Error> {
                 $($(
                     let name = stringify!($field).replace('_', " ");
                     $crate::config::in_range(&name, self.$field, &$limits).map_err($crate::Error::Config)?;
@@ -337,7 +343,7 @@ macro_rules! settings {
             }
 
             /// Returns the declared settings.
-            #[doc(hidden)]
+            #[must_use]
             pub fn settings() -> Vec<$crate::config::Setting> {
                 let default = Self::default();
                 let own = vec![$( $crate::config::Setting {
@@ -351,7 +357,7 @@ macro_rules! settings {
         }
     };
 }
-pub(crate) use settings;
+pub use settings;
 
 #[cfg(test)]
 mod tests {

@@ -1,16 +1,19 @@
 //! Schedules: which are due, what is fired, and what programs declare.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio_postgres::types::ToSql;
 
 use super::publish::refused;
 use super::statement::statements;
 use super::{Queryable, documents, execute, text};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::event::NewEvent;
+use crate::sealing;
 
 /// The treatment of slots that passed while no drain ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
     /// They are skipped. A slot that a drain handles at most 15 minutes late is not missed.
@@ -209,4 +212,83 @@ pub async fn put_schedule(
 /// When the database fails or does not answer.
 pub async fn drop_schedule(client: &impl Queryable, keeper: &str, name: &str) -> Result<()> {
     execute(client, &DROP_SCHEDULE, &[&keeper, &name]).await
+}
+
+/// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
+/// those that the program no longer declares are removed. Schedules of other programs stay.
+///
+/// # Errors
+/// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
+pub async fn sync_schedules(
+    client: &impl Queryable,
+    keeper: &str,
+    declared: &[Declared],
+) -> Result<usize> {
+    let wrong = |name: &str, error: Error| match error {
+        Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
+        error => error,
+    };
+    for (at, one) in declared.iter().enumerate() {
+        if declared[..at].iter().any(|other| other.name == one.name) {
+            let why = "must be declared once, got two of this name";
+            return Err(Error::Invalid(format!("schedule {:?}: {why}", one.name)));
+        }
+    }
+    let stored = declared_schedules(client, keeper).await?;
+    let mut changes = 0;
+    for one in &stored {
+        if !declared.iter().any(|other| other.name == one.name) {
+            drop_schedule(client, keeper, &one.name).await?;
+            changes += 1;
+        }
+    }
+    for one in declared {
+        let payload = sealed(&one.kind, one.payload.clone()).await?;
+        let before = stored.iter().find(|other| other.name == one.name);
+        if before.is_some_and(|before| is_same(before, one, payload.as_deref())) {
+            continue;
+        }
+        let one = Declared {
+            payload,
+            ..one.clone()
+        };
+        let put = put_schedule(client, keeper, &one).await;
+        put.map_err(|error| wrong(&one.name, error))?;
+        changes += 1;
+    }
+    Ok(changes)
+}
+
+/// Whether the stored schedule equals the declared one, whose payload is stored as `sealed`. The stored
+/// payload is opened first, because sealing gives a different text each time. A payload that another key has
+/// sealed, or none, or that cannot be opened, counts as different and is stored again.
+fn is_same(stored: &Declared, declared: &Declared, sealed: Option<&str>) -> bool {
+    let key = |payload: &str| sealing::envelope(payload.as_bytes()).map(|seal| seal.key);
+    let text = stored.payload.as_deref();
+    let Ok(opened) = sealing::opened(&stored.kind, text.map(str::as_bytes)) else {
+        return false;
+    };
+    let payload = opened.map(|opened| String::from_utf8_lossy(&opened).into_owned());
+    text.map(key) == sealed.map(key)
+        && Declared {
+            payload,
+            ..stored.clone()
+        } == *declared
+}
+
+/// Returns a payload as it is stored: sealed, if this process has keys.
+///
+/// # Errors
+/// [`Error::Invalid`] when the payload is not allowed in an event.
+async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
+    sealing::ready().await?;
+    let payload = payload.map(RawValue::from_string).transpose();
+    let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
+    let event = NewEvent::raw(kind, payload);
+    event.check()?;
+    let event = sealing::sealed(&event)?;
+    Ok(event
+        .payload
+        .as_ref()
+        .map(|payload| payload.get().to_owned()))
 }

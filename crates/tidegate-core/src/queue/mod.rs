@@ -5,7 +5,6 @@
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode. Every
 //! call has a time limit. After [`Error::is_connection_lost`] the connection must be dropped.
 
-pub(crate) mod ending;
 mod finalize;
 mod lease;
 mod publish;
@@ -62,6 +61,9 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
 }
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
+///
+/// # Errors
+/// When the database refuses the statement, or does not answer in time.
 pub async fn query(
     client: &impl Queryable,
     statement: &'static Statement,
@@ -90,6 +92,9 @@ pub async fn query(
 }
 
 /// Sends a statement whose answer does not matter.
+///
+/// # Errors
+/// As [`query`].
 pub async fn execute(
     client: &impl Queryable,
     statement: &'static Statement,
@@ -99,7 +104,10 @@ pub async fn execute(
 }
 
 /// Sends a statement, and returns the first column of each row.
-pub(crate) async fn all<T: FromSqlOwned>(
+///
+/// # Errors
+/// As [`query`].
+pub async fn all<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
@@ -109,6 +117,9 @@ pub(crate) async fn all<T: FromSqlOwned>(
 }
 
 /// Sends a statement, and returns the first column of the first row, if there is one.
+///
+/// # Errors
+/// As [`query`].
 pub async fn first<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
@@ -120,6 +131,9 @@ pub async fn first<T: FromSqlOwned>(
 
 /// Sends a statement whose rows are one JSON document each, and reads all of them. One that does not parse is
 /// an error: left out, it would seem not to exist.
+///
+/// # Errors
+/// As [`query`], and [`Error::Unreadable`].
 pub async fn documents<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
@@ -141,6 +155,9 @@ pub async fn documents<T: DeserializeOwned>(
 }
 
 /// Returns the first document of [`documents`], if there is one.
+///
+/// # Errors
+/// As [`documents`].
 pub async fn document<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,

@@ -53,7 +53,7 @@ pub struct DeclaredKind {
 
 /// What was declared of one target or kind, and what is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Redeclared {
     /// What it was; `None` if it is new.

@@ -14,10 +14,10 @@ use super::{Queryable, document, documents, first, query, text, within_limit};
 use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::handler::Fault;
+use crate::fault::Fault;
 use crate::json::Json;
 use crate::lease::Lease;
-use crate::outcome::{Progress, Status};
+use crate::progress::{Progress, Status};
 
 statements! {
     /// Moves completed events to the log if nothing else must be written for them, which is true of most
@@ -330,7 +330,7 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
 /// # Errors
 /// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
 /// Then nothing is committed, unless only the answer to the commit was lost.
-pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
+pub async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
     let script = format!(
         "SELECT {}.complete_held({}, '{}'); COMMIT",
         client.conn().schema.name(),
@@ -351,7 +351,10 @@ fn if_held(error: Error, lease: Lease) -> Error {
 }
 
 /// Commits the open transaction of a handler.
-pub(crate) async fn commit(client: &Client) -> Result<()> {
+///
+/// # Errors
+/// When the database refuses the commit, or fails.
+pub async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 

@@ -98,7 +98,7 @@ impl DecodeError {
     }
 
     /// Whether a newer program may be able to read the payload.
-    pub(crate) fn is_newer(&self) -> bool {
+    pub fn is_newer(&self) -> bool {
         matches!(self, Self::Version { version, known, .. } if version > known)
     }
 }
@@ -122,7 +122,7 @@ const UNEXPECTED: [&str; 14] = [
 ];
 
 /// Returns the text of an error of JSON, without what it quotes of the document.
-pub(crate) fn describe(error: &serde_json::Error) -> String {
+pub fn describe(error: &serde_json::Error) -> String {
     if !error.is_data() {
         return error.to_string();
     }
@@ -548,20 +548,25 @@ impl Publishable for NewEvent {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[must_use = "publish it, or emit it"]
 pub struct NewEvent {
-    pub(crate) kind: String,
-    pub(crate) payload: Option<Box<RawValue>>,
+    /// The kind, under which its handlers are found.
+    pub kind: String,
+    /// The payload, JSON.
+    pub payload: Option<Box<RawValue>>,
     pub(crate) group_key: Option<String>,
     pub(crate) dedup_key: Option<String>,
     pub(crate) correlation_id: Option<String>,
-    pub(crate) delay: Option<Duration>,
+    /// How long it waits before it is ready: see [`NewEvent::delay`].
+    pub delay: Option<Duration>,
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) expires_in: Option<Duration>,
-    pub(crate) max_attempts: Option<u16>,
+    /// See [`NewEvent::max_attempts`].
+    pub max_attempts: Option<u16>,
+    /// See [`NewEvent::traceparent`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) traceparent: Option<String>,
+    pub traceparent: Option<String>,
     /// Never true for a follow-up.
     #[serde(skip)]
-    pub(crate) replaces: bool,
+    pub replaces: bool,
 }
 
 impl NewEvent {
@@ -607,7 +612,7 @@ impl NewEvent {
     /// Replaces the live event that has the same [deduplication key](NewEvent::dedup), if that event still
     /// waits for its first attempt. Payload, delay, deadline, correlation id, attempt limit and trace are
     /// replaced. The id, the group and the place in line stay. An event that has started is kept;
-    /// [`Published::replaced`](crate::Published) reports which of the two happened. With a delay this is a
+    /// [`Published::replaced`](crate::queue::Published) reports which of the two happened. With a delay this is a
     /// debounce. Not allowed in batches or for follow-ups.
     pub fn replace(mut self) -> Self {
         self.replaces = true;
@@ -718,7 +723,7 @@ impl NewEvent {
 }
 
 /// Whether JSON text contains the escape of a NUL character, which jsonb refuses.
-pub(crate) fn has_nul_escape(text: &str) -> bool {
+pub fn has_nul_escape(text: &str) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         if rest[at..].starts_with("\\u0000") {

@@ -1,5 +1,5 @@
 //! Owns the engine's one error type: failures of the *infrastructure*, by stage. A failed event is never an
-//! error; it is an outcome ([`crate::outcome`]).
+//! error; it is an outcome (see `tidegate::HandlerError`).
 
 use std::time::Duration;
 
@@ -68,11 +68,11 @@ impl std::fmt::Debug for Error {
 }
 
 /// The result of what may fail with an [`Error`].
-pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// Turns the driver's errors into errors of this stage.
-    pub(crate) fn at(stage: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
+    pub fn at(stage: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
         move |source| Self::Database { stage, source }
     }
 

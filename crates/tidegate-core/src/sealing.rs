@@ -15,7 +15,6 @@ use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::handler::{Fault, HandlerError, Unhandled};
 
 /// The beginning of a sealed payload. The database checks the whole form, in `refusal()`.
 const BEGINNING: &str = r#"{"tidegate_sealed":"#;
@@ -23,21 +22,23 @@ const BEGINNING: &str = r#"{"tidegate_sealed":"#;
 /// A payload as it is stored.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Sealed {
-    pub(crate) tidegate_sealed: Envelope,
+pub struct Sealed {
+    /// The only field, whose name tells it from other payloads.
+    pub tidegate_sealed: Envelope,
 }
 
+/// What is in a sealed payload.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Envelope {
+pub struct Envelope {
     /// The version of this format.
-    pub(crate) v: u8,
+    pub v: u8,
     /// The name of the key that wraps the payload's own key.
-    pub(crate) key: String,
+    pub key: String,
     /// A nonce and the encrypted own key of the payload; base64.
-    pub(crate) wrapped: String,
+    pub wrapped: String,
     /// The encrypted payload; base64.
-    pub(crate) data: String,
+    pub data: String,
 }
 
 /// Why a sealed payload cannot be opened. It quotes only the name of a key.
@@ -110,14 +111,18 @@ fn codec() -> Option<&'static dyn Codec> {
 ///
 /// # Errors
 /// When they cannot be read.
-pub(crate) async fn ready() -> Result<()> {
+pub async fn ready() -> Result<()> {
     match codec() {
         None => Ok(()),
         Some(codec) => codec.ready().await,
     }
 }
 
-pub(crate) fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
+/// Reads a sealed payload.
+///
+/// # Errors
+/// [`Unopened::Broken`] when it has another form.
+pub fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
     let sealed: Sealed = serde_json::from_slice(sealed).map_err(|_| Unopened::Broken)?;
     let envelope = sealed.tidegate_sealed;
     if envelope.v == 1 {
@@ -128,7 +133,7 @@ pub(crate) fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
 }
 
 /// Whether a payload was meant to be a sealed one: if it cannot be opened, no handler takes it for plaintext.
-pub(crate) fn begins_sealed(payload: &[u8]) -> bool {
+pub fn begins_sealed(payload: &[u8]) -> bool {
     payload.starts_with(BEGINNING.as_bytes())
 }
 
@@ -137,7 +142,7 @@ pub(crate) fn begins_sealed(payload: &[u8]) -> bool {
 ///
 /// # Errors
 /// When the payload cannot be sealed.
-pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>> {
+pub fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>> {
     let (Some(codec), Some(payload)) = (codec(), &event.payload) else {
         return Ok(Cow::Borrowed(event));
     };
@@ -154,11 +159,11 @@ pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>> {
 /// unchanged.
 ///
 /// # Errors
-/// [`Unhandled`]: without its key the event is retried later, and the attempt is not charged to it.
-pub(crate) fn opened<'a>(
+/// See [`Unopened`].
+pub fn opened<'a>(
     kind: &str,
     payload: Option<&'a [u8]>,
-) -> Result<Option<Cow<'a, [u8]>>, Unhandled> {
+) -> Result<Option<Cow<'a, [u8]>>, Unopened> {
     let Some(sealed) = payload.filter(|payload| begins_sealed(payload)) else {
         return Ok(payload.map(Cow::Borrowed));
     };
@@ -166,12 +171,5 @@ pub(crate) fn opened<'a>(
         Some(codec) => codec.open(kind, sealed),
         None => envelope(sealed).and_then(|envelope| Err(Unopened::NoKey(envelope.key))),
     };
-    match opened {
-        Ok(payload) => Ok(Some(Cow::Owned(payload))),
-        // Another program, or this one with corrected settings, can handle it.
-        Err(why @ Unopened::NoKey(_)) => Err(Unhandled::Later(
-            HandlerError::retry("sealed", why).blameless(),
-        )),
-        Err(why @ Unopened::Broken) => Err(Unhandled::Never(Fault::new("sealed", why))),
-    }
+    opened.map(|payload| Some(Cow::Owned(payload)))
 }

@@ -210,7 +210,7 @@ async fn publish_one(client: &impl Queryable, event: &NewEvent) -> Result<Publis
 }
 
 /// The error for an event that is to replace another one and is not published alone.
-pub(crate) const ALONE: &str =
+pub const ALONE: &str =
     "on_duplicate: must be keep of a batch's events and of follow-ups, got replace";
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
@@ -279,7 +279,7 @@ fn is_out_of_order(source: &tokio_postgres::Error) -> bool {
 }
 
 /// Turns the database's refusal of an argument into an error of the caller, with the database's message.
-pub(crate) fn refused(error: Error) -> Error {
+pub fn refused(error: Error) -> Error {
     match &error {
         Error::Database { source, .. } if error.is_bad_data() || is_out_of_order(source) => {
             let message = source

@@ -12,8 +12,8 @@ use super::statement::statements;
 use super::{Queryable, document, documents, execute, first, query};
 use crate::error::{Error, Result};
 use crate::lease::{Lease, LeaseDecision, LeasedEvent};
-use crate::outcome::Progress;
 use crate::policy::Policy;
+use crate::progress::Progress;
 
 statements! {
     /// Leases ready events; see the function for how. It always returns one row, which says how far the scan
@@ -100,7 +100,8 @@ pub struct Walk {
 
 impl Walk {
     /// Returns how to continue over a connection. Over another one, only the place holds.
-    pub(crate) fn over(self, connection: u32) -> Self {
+    #[must_use]
+    pub fn over(self, connection: u32) -> Self {
         if self.connection == connection {
             return self;
         }
@@ -164,7 +165,7 @@ pub struct LeasedBatch {
     /// not be called, or are limited.
     pub watched: Vec<Watched>,
     /// Kinds that have a policy of their own.
-    pub(crate) policies: Vec<(String, Policy)>,
+    pub policies: Vec<(String, Policy)>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and returns at once

@@ -46,7 +46,7 @@ pub struct Cleaned {
 
 /// A dropped partition: the finished events of a day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DroppedPartition {
     /// The partition's table.
     pub partition: String,
@@ -88,7 +88,7 @@ pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>> {
 }
 
 /// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
-pub(crate) fn in_days(time: Duration) -> (i32, f64) {
+pub fn in_days(time: Duration) -> (i32, f64) {
     const DAY: u64 = 24 * 60 * 60;
     let days = time.as_secs() / DAY;
     let rest = time.saturating_sub(Duration::from_secs(days * DAY));

@@ -83,8 +83,8 @@ impl Schema {
         own.or_insert_with(|| self.written(text).into()).clone()
     }
 
-    /// Writes SQL for this schema, whose name [`PLACEHOLDER`] stands for.
-    pub(crate) fn written(&self, sql: &str) -> String {
+    /// Writes SQL for this schema, whose name `@tidegate` stands for.
+    pub fn written(&self, sql: &str) -> String {
         sql.replace(PLACEHOLDER, self.name())
     }
 }
@@ -134,7 +134,7 @@ pub(super) enum Session {
 
 /// How each transaction of the queue begins. A wait for a lock that another transaction has means nothing if
 /// what it has written stays out of sight, which is how it is on the other levels of isolation.
-pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 impl Client {
     /// Takes a connection for the queue of a schema.
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// Gives a lent connection back at once. All its statements have been answered.
-    pub(crate) fn give_back(mut self) {
+    pub fn give_back(mut self) {
         if let Session::Lent(lent) = &mut self.session {
             lent.end = None;
         }
@@ -174,7 +174,7 @@ impl Client {
     ///
     /// # Errors
     /// When the database fails.
-    pub(crate) async fn begin(&mut self, begin: &str) -> Result<SimpleQueryStream, Failure> {
+    pub async fn begin(&mut self, begin: &str) -> Result<SimpleQueryStream, Failure> {
         if let Session::Lent(lent) = &mut self.session {
             lent.end = Some("ROLLBACK");
         }
@@ -204,7 +204,7 @@ impl Client {
     ///
     /// # Errors
     /// When the database fails.
-    pub(crate) async fn begin_look(&self, settings: &str) -> Result<(), Failure> {
+    pub async fn begin_look(&self, settings: &str) -> Result<(), Failure> {
         let begin = format!(
             "{BEGIN} READ ONLY; SET LOCAL jit = off; SET LOCAL IntervalStyle = postgres; {settings}"
         );
@@ -275,9 +275,19 @@ impl<'a> Deref for Transaction<'a> {
 #[derive(Clone, Copy)]
 pub struct Conn<'a> {
     pub(crate) client: &'a tokio_postgres::Client,
-    pub(crate) schema: &'a Schema,
+    /// The schema of the queue.
+    pub schema: &'a Schema,
     /// Whether each statement begins a transaction of its own, and ends it.
     pub(crate) begins: bool,
+}
+
+impl Conn<'_> {
+    /// Returns the same within a transaction that the caller has begun and will end.
+    #[must_use]
+    pub fn within_transaction(self) -> Self {
+        let begins = false;
+        Self { begins, ..self }
+    }
 }
 
 impl Deref for Conn<'_> {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{ErrorEntry, Finalization};
-use crate::event::NewEvent;
-use crate::handler::{Done, Fault};
-use crate::json::Json;
-use crate::lease::{LeaseDecision, LeasedEvent};
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_charged, is_put_off};
+use crate::handler::Done;
+use crate::outcome::{HandlerEnd, is_charged, is_put_off};
+use tidegate_core::event::NewEvent;
+use tidegate_core::fault::Fault;
+use tidegate_core::json::Json;
+use tidegate_core::lease::{LeaseDecision, LeasedEvent};
+use tidegate_core::progress::{Progress, Status};
+use tidegate_core::queue::{ErrorEntry, Finalization};
 
 /// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(
@@ -70,7 +72,7 @@ pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry
 pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
     let records = ends
         .iter()
-        .filter_map(|end| Some((end.handler.to_owned(), HandlerRecord::of(end)?)));
+        .filter_map(|end| Some((end.handler.to_owned(), end.record()?)));
     let progress = Progress {
         handlers: records.collect(),
         ..Progress::default()

@@ -48,10 +48,11 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
                 port: read(lookup, "DATABASE_PORT", None, &[Some(1)..=Some(65535)])?,
                 name: lookup("DATABASE_NAME"),
             };
-            let cloud = cloud("DATABASE_SECRET_ID")?;
             if let Some(user) = user_in(&id) {
-                return Ok(TokenLogin::new(place.login_of(user, trust)?)?.source(cloud));
+                let login = TokenLogin::new(place.login_of(user, trust)?)?;
+                return Ok(login.source(cloud("DATABASE_SECRET_ID")?));
             }
+            let cloud = cloud("DATABASE_SECRET_ID")?;
             Ok(DatabaseSecret::new(id, place, trust).source(cloud))
         }
         (None, None) => refused(

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::outcome::Progress;
+use crate::progress::Progress;
 
 /// The right to finish one event: its id and the token of its lease. A worker with a stale lease changes
 /// nothing (invariant I5).
@@ -78,13 +78,12 @@ pub struct LeasedEvent {
 
 impl LeasedEvent {
     /// Whether this is its last attempt: being charged for it would be its end.
-    pub(crate) fn is_last(&self) -> bool {
+    pub fn is_last(&self) -> bool {
         self.fate == LeaseDecision::Run && self.attempts >= self.max_attempts
     }
 
     /// Creates a first attempt without a payload.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn sample(id: i64, group: Option<&str>) -> Self {
+    pub fn sample(id: i64, group: Option<&str>) -> Self {
         Self {
             lease: Lease {
                 id,

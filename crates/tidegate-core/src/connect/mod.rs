@@ -39,7 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub use self::cloud::{Cloud, SecretReader, Version, cloud, install, secret_reader};
 use self::login::Login;
 use self::pool::{Lent, NO_TRANSACTION, Opener, POOL_WAIT, pool};
-pub(crate) use self::schema::BEGIN;
+pub use self::schema::BEGIN;
 use self::schema::Session;
 pub use self::schema::{Client, Schema, Transaction};
 #[doc(hidden)]
@@ -212,7 +212,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::connect`].
-    pub(crate) async fn session(&self) -> Result<Client> {
+    pub async fn session(&self) -> Result<Client> {
         let client = self.connect().await?;
         let begins = self.logins.begins.get_or_try_init(async || {
             let sql = "SELECT current_setting('default_transaction_isolation') <> 'read committed'";

@@ -38,9 +38,10 @@ pub async fn make_partitions(client: &Client) -> Result<()> {
 }
 
 /// Why the steps of a run ended early.
-pub(crate) enum Halt {
+pub enum Halt {
     /// The time ran out, or a stop signal came.
     Spent,
+    /// A step failed.
     Failed(Error),
 }
 
@@ -57,17 +58,21 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs steps one by one while there is time.
-pub(crate) struct Steps {
-    pub(crate) began: Instant,
+pub struct Steps {
+    /// When the run began.
+    pub began: Instant,
     budget: Duration,
     stop: Option<watch::Receiver<bool>>,
     begun: u64,
-    pub(crate) lock_timeouts: u64,
-    pub(crate) skipped: u64,
+    /// How many tries did not get their locks.
+    pub lock_timeouts: u64,
+    /// How many steps are left to the next run.
+    pub skipped: u64,
 }
 
 impl Steps {
-    pub(crate) fn new(budget: Duration, stop: Option<watch::Receiver<bool>>) -> Self {
+    /// Begins a run. It ends after `budget`, or when `stop` says so.
+    pub fn new(budget: Duration, stop: Option<watch::Receiver<bool>>) -> Self {
         Self {
             began: Instant::now(),
             budget,
@@ -113,7 +118,10 @@ impl Steps {
     /// Runs the steps of a cleanup from this state on, and reports what each did. A step that the database
     /// refuses, for example because of a damaged page, does not stop the others; the first such error is
     /// returned at the end.
-    pub(crate) async fn walk(
+    ///
+    /// # Errors
+    /// Why the run ended early, or the first step that was refused.
+    pub async fn walk(
         &mut self,
         client: &Client,
         state: Value,

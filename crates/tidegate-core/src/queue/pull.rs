@@ -15,7 +15,7 @@ use super::read::JobStatus;
 use super::statement::statements;
 use super::{Queryable, query, text};
 use crate::error::{Error, Result};
-use crate::handler::Fault;
+use crate::fault::Fault;
 use crate::json::Json;
 
 statements! {

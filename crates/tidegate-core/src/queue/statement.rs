@@ -16,7 +16,6 @@ pub struct Statement {
 
 /// Defines statements, also a program's own, each as `NAME: "name in error messages" [types of its
 /// parameters] = "text";`, and their list `ALL`. A macro behind a semicolon adds the types of further ones.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! statements {
     (@params $($param:ident),*) => { &[$($crate::tokio_postgres::types::Type::$param),*] };
@@ -36,4 +35,4 @@ macro_rules! statements {
     };
 }
 
-pub(crate) use statements;
+pub use statements;

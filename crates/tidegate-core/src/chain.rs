@@ -34,13 +34,13 @@ impl Chain {
     }
 
     /// Returns the place of the drain that follows this one.
-    pub(crate) fn behind(self) -> Option<Self> {
+    pub fn behind(self) -> Option<Self> {
         let hop = self.hop + 1;
         (hop <= MOST_HOPS).then_some(Self { hop, ..self })
     }
 
     /// Returns the place of a further drain in parallel with this one.
-    pub(crate) fn beside(self) -> Option<Self> {
+    pub fn beside(self) -> Option<Self> {
         let id = Uuid::new_v4();
         self.behind().map(|next| Self { id, ..next })
     }

@@ -21,7 +21,7 @@ use tracing::Span;
 
 /// The target of the spans for collectors of traces. Their level is debug. They exist only if a subscriber
 /// wants them.
-pub(crate) const SPANS: &str = "tidegate::spans";
+pub const SPANS: &str = "tidegate::spans";
 
 /// A position in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl TraceContext {
     }
 
     /// Begins a trace with these ids.
-    pub(crate) fn at(trace_id: u128, span_id: u64, is_sampled: bool) -> Self {
+    pub fn at(trace_id: u128, span_id: u64, is_sampled: bool) -> Self {
         Self {
             // An id of zeros is invalid.
             trace_id: format!("{:032x}", trace_id.max(1)),
@@ -100,7 +100,8 @@ impl TraceContext {
     }
 
     /// Returns this position as a direct child of another one.
-    pub(crate) fn below(self, above: &Self) -> Self {
+    #[must_use]
+    pub fn below(self, above: &Self) -> Self {
         Self {
             parent_span_id: Some(above.span_id.clone()),
             ..self
@@ -161,7 +162,7 @@ pub fn invocation() -> Option<String> {
 }
 
 /// Returns the trace id of a stored header, which is therefore well-formed.
-pub(crate) fn id_of(header: &str) -> Option<&str> {
+pub fn id_of(header: &str) -> Option<&str> {
     header.split('-').nth(1)
 }
 
@@ -175,35 +176,36 @@ pub async fn within<T>(position: Option<TraceContext>, work: impl Future<Output 
 }
 
 /// Returns how often the running work begins a trace.
-pub(crate) fn ratio() -> f64 {
+pub fn ratio() -> f64 {
     RATIO.try_with(|ratio| *ratio).unwrap_or_default()
 }
 
 /// Opens a span of OpenTelemetry's conventions for messaging. [`record_messaging`] fills in the fields that
 /// all of them have; the further ones are named here.
+#[macro_export]
 macro_rules! messaging_span {
     ($name:literal, $($further:literal),*) => {
-        tracing::debug_span!(
+        $crate::tracing::debug_span!(
             target: $crate::trace::SPANS,
             $name,
-            "trace.position" = tracing::field::Empty,
-            "trace.parent" = tracing::field::Empty,
-            "otel.kind" = tracing::field::Empty,
-            "otel.name" = tracing::field::Empty,
-            "messaging.system" = tracing::field::Empty,
-            "messaging.operation.type" = tracing::field::Empty,
-            "messaging.operation.name" = tracing::field::Empty,
-            "messaging.destination.name" = tracing::field::Empty,
-            $($further = tracing::field::Empty,)*
+            "trace.position" = $crate::tracing::field::Empty,
+            "trace.parent" = $crate::tracing::field::Empty,
+            "otel.kind" = $crate::tracing::field::Empty,
+            "otel.name" = $crate::tracing::field::Empty,
+            "messaging.system" = $crate::tracing::field::Empty,
+            "messaging.operation.type" = $crate::tracing::field::Empty,
+            "messaging.operation.name" = $crate::tracing::field::Empty,
+            "messaging.destination.name" = $crate::tracing::field::Empty,
+            $($further = $crate::tracing::field::Empty,)*
         )
     };
 }
 
-pub(crate) use messaging_span;
+pub use messaging_span;
 
 /// Records what all spans of [`messaging_span`] have: where it stands, its kind, the type and the name of the
 /// operation, and what the operation is about.
-pub(crate) fn record_messaging(
+pub fn record_messaging(
     span: &Span,
     position: &TraceContext,
     kind: &str,
@@ -233,7 +235,7 @@ fn of_publish() -> Span {
 }
 
 /// A publish under a sampled trace, for collectors of traces.
-pub(crate) struct Publishing {
+pub struct Publishing {
     span: Span,
     position: TraceContext,
 }
@@ -241,7 +243,7 @@ pub(crate) struct Publishing {
 impl Publishing {
     /// Begins to record a publish if somebody collects traces and its trace is sampled: the trace that it
     /// names, or that of the running work.
-    pub(crate) fn begin(named: Option<&str>) -> Option<Self> {
+    pub fn begin(named: Option<&str>) -> Option<Self> {
         let span = of_publish();
         if span.is_disabled() {
             return None;
@@ -258,18 +260,18 @@ impl Publishing {
     }
 
     /// Begins to record a publish at this position.
-    pub(crate) fn at(position: TraceContext) -> Self {
+    pub fn at(position: TraceContext) -> Self {
         let span = of_publish();
         Self { span, position }
     }
 
     /// Returns the trace context to store with the event.
-    pub(crate) fn header(&self) -> String {
+    pub fn header(&self) -> String {
         self.position.to_string()
     }
 
     /// Records the number of published events of this kind. `id` is set if it was a single event.
-    pub(crate) fn done(self, kind: &str, count: Option<usize>, id: Option<i64>) {
+    pub fn done(self, kind: &str, count: Option<usize>, id: Option<i64>) {
         let (span, position) = (&self.span, &self.position);
         record_messaging(span, position, "producer", "send", "publish", kind);
         tracing::record_all!(
