@@ -29,7 +29,7 @@ test-all: $(if $(STAGES),tools,test) ## then run the other stages of CI; STAGES=
 	@python3 scripts/stages.py run $(or $(STAGES),rest)
 
 # The files of the verbs, which a list declares: `cargo fmt` does not find them.
-LISTED := $(wildcard crates/tidegate/src/admin/*.rs)
+LISTED := $(wildcard crates/tidegate-admin/src/verbs/*.rs)
 
 check: tools ## check format, lints (warnings are errors), module cycles, requirements and the handbook
 	cargo fmt --all --check

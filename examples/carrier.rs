@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use reqwest::{Client, Response};
 use serde::{Deserialize, Serialize};
-use tidegate::{Context, Dispatch, HandlerError, HandlerResult, Handlers, Lookup, Program};
-use tidegate::{Done, Error, Verdicts};
+use tidegate::{
+    Context, Dispatch, Done, Error, HandlerError, HandlerResult, Handlers, Lookup, Verdicts,
+};
+use tidegate_admin::Program;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OrderPlaced {

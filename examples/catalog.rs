@@ -2,7 +2,8 @@
 //! compares. `make schema` stores the lines of a freshly migrated database in
 //! `crates/tidegate-core/sql/catalog.txt`.
 
-use tidegate::{Database, Error, doctor};
+use tidegate::{Database, Error};
+use tidegate_admin::doctor;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Program, Schedule};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Schedule};
+use tidegate_admin::Program;
 
 /// A customer has placed an order.
 #[derive(Debug, Serialize, Deserialize)]

@@ -15,6 +15,11 @@ use axum::http::{Request as HttpRequest, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use tidegate::trace::TraceContext;
+use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, config, connect};
+use tidegate_admin::{Actions, Request, TimeArg, logs, parse_time_arg};
+use tidegate_core::progress::Progress;
+use tidegate_core::queue;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::types::{FromSql, Type};
 use tower::Service;
@@ -27,13 +32,6 @@ use crate::app::medical::content::{
 use crate::app::medical::signed::open;
 use crate::app::submission::read;
 use crate::app::{App, Event as AppEvent, forms, schema};
-use tidegate::admin::{Actions, Request, TimeArg, parse_time_arg};
-use tidegate::config;
-use tidegate::connect;
-use tidegate::trace::TraceContext;
-use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs};
-use tidegate_core::progress::Progress;
-use tidegate_core::queue;
 
 /// A target. It accepts any bytes, and panics if a property does not hold.
 pub type Target = fn(&[u8]);

@@ -35,7 +35,7 @@ LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]*(?:\([^()
 # Paths that exist on one machine only.
 MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
 GOLDEN = ROOT / "tests" / "golden"
-LIBRARY, CORE = (ROOT / "crates" / name / "src" for name in ("tidegate", "tidegate-core"))
+LIBRARY, CORE, ADMIN = (ROOT / "crates" / name / "src" for name in ("tidegate", "tidegate-core", "tidegate-admin"))
 SQL = CORE.parent / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|[A-Z_]+_(?:URL|RETENTION))"')
@@ -147,7 +147,7 @@ def reference():
     raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
     templates = [ROOT / "template.yaml", *(ROOT / "deploy").glob("*.yaml")]
     alarms = {name for file in templates for name in re.findall(r'AlarmName: !Sub "?\$\{(?:AWS::StackName|Base)\}-([a-z-]+)', file.read_text())}
-    doctors = set(re.findall(r'Finding::of\(\s*"([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    doctors = set(re.findall(r'Finding::of\(\s*"([a-z ]+)"', code_of(ADMIN / "doctor" / "mod.rs")))
     doctors |= set(re.findall(r"\('([a-z ]+)', '", (SQL / "V0018__doctor.sql").read_text().split("doctor_checks()")[1]))
     shown = set(re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1].split(", "))
     files = [json.loads(file.read_text()) for file in (ROOT / "events").glob("*.json")]
@@ -223,7 +223,7 @@ def helped():
 def codes():
     """Returns the codes that are given, and all words that could be one."""
     given, words = set(), set()
-    for file in rust(LIBRARY, CORE, ROOT / "src"):
+    for file in rust(LIBRARY, CORE, ADMIN, ROOT / "src"):
         text = code_of(file)
         words.update(re.findall(r'"([a-z_]+)"', text))
         if not file.is_relative_to(ROOT / "src"):

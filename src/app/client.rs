@@ -16,12 +16,12 @@ use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::OnceCell;
-
-use super::credentials::Credentials;
 use tidegate::config::is_loopback;
 use tidegate::connect::Trust;
 use tidegate::{Error, HandlerError, Lookup, trace};
+use tokio::sync::OnceCell;
+
+use super::credentials::Credentials;
 
 /// Time limit of a call, including its answer, unless the caller sets another one.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,12 +12,11 @@ use std::time::Duration;
 use reqwest::Identity;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use serde_json::Value;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
-
 use tidegate::config::read_secret_file;
 use tidegate::connect::{SecretReader, secret_reader};
 use tidegate::{Error, Lookup};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// After reading a token again without finding a change, wait this long before the next read.
 const REREAD: Duration = Duration::from_secs(10);

@@ -12,10 +12,6 @@ pub mod verb;
 
 use std::time::Duration;
 
-use tidegate::config::environment;
-use tidegate::migrate::Migrations;
-use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Policy, Program};
-
 use checks::handler::{AI_CHECK, Checks, PLACES};
 use checks::{CheckEvent, Filter};
 use client::HttpClient;
@@ -23,6 +19,10 @@ use forms::events::FormEvent;
 use forms::handlers;
 use forms::services::Services;
 use medical::MedicalJob;
+use tidegate::config::environment;
+use tidegate::migrate::Migrations;
+use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Policy};
+use tidegate_admin::Program;
 
 tidegate::events! {
     /// Every event this program publishes and handles, system by system.

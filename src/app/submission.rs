@@ -18,15 +18,15 @@ use std::sync::LazyLock;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tidegate::Error;
 use tidegate::connect::Transaction;
+use tidegate::intake::Message;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
 use super::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
 use super::schema::{self, Described, FieldError, Schemas, describe};
-use tidegate::Error;
-use tidegate::intake::Message;
 use tidegate_cli::clap::{self, ValueEnum};
 
 /// What clients can submit. The comments are the help's text.

@@ -9,10 +9,10 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tidegate::{Job, JobStatus};
 use utoipa::ToSchema;
 
 use crate::app::medical::FieldError;
-use tidegate::{Job, JobStatus};
 
 /// The body of every answer except refusals.
 #[derive(Debug, Serialize, ToSchema)]

@@ -8,6 +8,7 @@ use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
+use tidegate::Error;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,7 +21,6 @@ use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
 use crate::app::forms::{self, Form, Letter, MeasureNotice, Progress, SubmitReport, Viewed};
 use crate::app::submission::{Subject, read};
-use tidegate::Error;
 
 /// The routes for clients that submit forms and show letters to people.
 pub(super) fn routes() -> OpenApiRouter<Shared> {

@@ -7,9 +7,9 @@
 
 use axum::Router;
 use tidegate::config::environment;
-use tidegate::logs::{FlushAtExit, PATIENCE, flush};
-use tidegate::program::log_panics;
 use tidegate::{Database, Error, wake};
+use tidegate_admin::logs::{FlushAtExit, PATIENCE, flush};
+use tidegate_admin::program::log_panics;
 use tidegate_http::function::serve;
 
 #[cfg(doc)]

@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
+use tidegate::{Error, Event, migrate};
 use utoipa::ToSchema;
 
 use super::problem::{Common, Problem};
 use super::{Shared, begin, connection};
 use crate::app::{Event as AppEvent, TABLES};
-use tidegate::{Error, Event, migrate};
 
 /// The answer if everything is fine.
 #[derive(Serialize, ToSchema)]

@@ -9,6 +9,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tidegate::connect::Transaction;
+use tidegate::{Database, Error, Job, NewEvent, publish};
+use tidegate_core::{queue, statements};
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, Required};
@@ -23,9 +25,6 @@ use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
 use crate::app::medical;
-use tidegate::{Database, Error, Job, NewEvent, publish};
-use tidegate_core::queue;
-use tidegate_core::statements;
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);

@@ -14,11 +14,11 @@ use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::IntoResponse;
+use tidegate::NewEvent;
 use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
-use tidegate::NewEvent;
 use tidegate_http::{FairQuota, is_for_this_machine, limited, logged};
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is

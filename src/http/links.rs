@@ -9,12 +9,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use tidegate::connect::Transaction;
-use uuid::Uuid;
-
 use tidegate::Error;
+use tidegate::connect::Transaction;
 use tidegate_core::queue::query;
 use tidegate_core::statements;
+use uuid::Uuid;
 
 /// Bytes of a signature. Guessing one takes 2^127 requests on average.
 const TAG: usize = 16;

@@ -7,8 +7,8 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing;
-use tidegate::prometheus::{Exporter, Format};
 use tidegate::{Database, Error, Lookup, config};
+use tidegate_admin::prometheus::{Exporter, Format};
 use utoipa_axum::router::OpenApiRouter;
 
 /// Whether there are metrics.

@@ -47,14 +47,10 @@ use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use tidegate::connect::{Client, Transaction};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use tidegate::chain::StartDrain;
-use tidegate::wake::Waker;
-use tidegate::{Database, Error};
 use tidegate_otel::Telemetry;
 
 pub use callers::Access;
@@ -68,6 +64,10 @@ pub use verb::serve;
 
 use callers::{Gate, Scope};
 use problem::Common;
+use tidegate::chain::StartDrain;
+use tidegate::connect::{Client, Transaction};
+use tidegate::wake::Waker;
+use tidegate::{Database, Error};
 
 /// Maximum time that a request waits for a free connection. After it, the answer asks the client to retry.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);

@@ -9,12 +9,12 @@ use axum::http::{HeaderMap, StatusCode};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tidegate::connect::Transaction;
+use tidegate::trace::{self, TraceContext};
+use tidegate::{Database, Error};
 
 use super::callers::Caller;
 use super::problem::Problem;
 use super::{Shared, begin, connection};
-use tidegate::trace::{self, TraceContext};
-use tidegate::{Database, Error};
 
 /// A request with JSON in its body.
 pub(super) struct Posted {

@@ -7,11 +7,11 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTI
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
+use tidegate::Error;
 use tokio_postgres::error::SqlState;
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::app::medical::{self, FieldError};
-use tidegate::Error;
 
 /// The body of every refusal.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -14,7 +14,7 @@ use axum::Router;
 use serde_json::json;
 use tidegate::Error;
 use tidegate::config::environment;
-use tidegate::program::stop_signal;
+use tidegate_admin::program::stop_signal;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tidegate_http::{Bounds, listen_address, serve_within};

@@ -50,15 +50,7 @@ async fn world_of(bytes: usize) -> World {
     let events: Vec<NewEvent> = (0..EVENTS).map(|n| act(&format!("{n:0bytes$}"))).collect();
     let published = queue::publish_batch(&client, &events).await.unwrap();
     let ids = published.iter().map(|published| published.id).collect();
-    let app = ProbeApp::new(|call, ctx| {
-        Box::pin(async move {
-            let transaction = ctx.transaction().await?;
-            let insert = "INSERT INTO effect VALUES ($1)";
-            let inserted = transaction.execute(insert, &[&call.id]).await;
-            inserted.retryable()?;
-            transaction.complete(Done::ok()).await
-        })
-    });
+    let app = ProbeApp::writing();
     World {
         db,
         client,

@@ -385,15 +385,7 @@ impl World {
         let table = "CREATE TABLE effect (id bigint)";
         pooled.client.batch_execute(table).await.unwrap();
         let ids = test_support::probe::publish_acts(&pooled.client, EVENTS).await;
-        let app = ProbeApp::new(|call, ctx| {
-            Box::pin(async move {
-                let transaction = ctx.transaction().await?;
-                let insert = "INSERT INTO effect VALUES ($1)";
-                let inserted = transaction.execute(insert, &[&call.id]).await;
-                inserted.retryable()?;
-                transaction.complete(Done::ok()).await
-            })
-        });
+        let app = ProbeApp::writing();
         Some(Self {
             ids: ids.into_iter().collect(),
             pooled,

@@ -13,7 +13,6 @@ use test_support::golden::{self, golden};
 use test_support::probe::number;
 use test_support::seal;
 use test_support::{self as support, TestDb, execute, rows, words};
-use tidegate::admin;
 use tidegate::connect::{Client, Transaction};
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::{Database, Event};
@@ -288,7 +287,7 @@ const BY_HAND: &[&str] = &[
 async fn every_statement_works_for_its_roles_and_is_refused_to_others() {
     let mut world = World::new().await;
     let mut lines = BTreeSet::new();
-    for statement in queue::statements().chain(admin::statements()) {
+    for statement in queue::statements().chain(tidegate_admin::statements()) {
         let may = world.allowed(async |transaction| run(transaction, statement).await);
         lines.insert(format!("{}: {:?}", statement.name, may.await));
     }

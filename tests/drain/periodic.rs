@@ -15,16 +15,13 @@ use test_support::seal::{NEW, OLD, keys};
 use test_support::{
     self as support, TestDb, begins, column, contains, counted, execute, has, wait_until, words,
 };
-use tidegate::admin::{DoctorRequest, MigrateRequest, SchedulesRequest};
 use tidegate::connect::Client;
-use tidegate::program::Service;
 use tidegate::schedule::plan;
 use tidegate::seal::PayloadKeys;
-use tidegate::{
-    CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Program, Schedule,
-};
-use tidegate_core::queue;
-use tidegate_core::queue::{drop_schedule, due_schedules, fire_schedules, put_schedule};
+use tidegate::{CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Schedule};
+use tidegate_admin::program::Service;
+use tidegate_admin::{DoctorRequest, MigrateRequest, Program, SchedulesRequest};
+use tidegate_core::queue::{self, drop_schedule, due_schedules, fire_schedules, put_schedule};
 use tokio::sync::Notify;
 
 /// What a schedule of this name publishes.

@@ -75,7 +75,7 @@ async fn worker() {
     });
     let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();
     let hooks = tidegate::Hooks {
-        stop: Some(tidegate::program::stopped_by_signal()),
+        stop: Some(tidegate_admin::program::stopped_by_signal()),
         ..tidegate::Hooks::default()
     };
     let options = if dies { short_lease() } else { lingering() };

@@ -15,7 +15,8 @@ use test_support::probe::{
 };
 use test_support::worker::Worker;
 use test_support::{self as support, Answer, Deadline, RuntimeApi, TestDb, wait_until};
-use tidegate::{Context, Database, Dispatch, Done, DrainOptions, DrainReport, Handlers, Program};
+use tidegate::{Context, Database, Dispatch, Done, DrainOptions, DrainReport, Handlers};
+use tidegate_admin::Program;
 use tidegate_core::queue;
 use tokio_postgres::NoTls;
 

@@ -5,10 +5,10 @@ use serde_json::json;
 use test_support::cli::Cli;
 use test_support::probe::number;
 use test_support::{TestDb, contains, empty_database, has, lacks};
-use tidegate::admin::{DoctorRequest, MigrateRequest, Request};
-use tidegate::program::Service;
 use tidegate::testing::{Attempt, Status};
 use tidegate::{Context, Dispatch, Done, Handlers, Hooks, NewEvent, publish};
+use tidegate_admin::program::Service;
+use tidegate_admin::{DoctorRequest, MigrateRequest, Request};
 
 #[expect(dead_code, reason = "its `main` is for the command line")]
 #[path = "../../examples/shop.rs"]

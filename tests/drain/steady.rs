@@ -8,13 +8,14 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use tidegate::connect::Client;
+use tidegate::migrate::Migrate;
+use tidegate::{Database, DrainReport, Event};
+
 use crate::load::{Answers, GRANTED, burst, narrow_role};
 use test_support::cli::Cli;
 use test_support::probe::number;
 use test_support::{self as support, Cluster, TestDb};
-use tidegate::connect::Client;
-use tidegate::migrate::Migrate;
-use tidegate::{Database, DrainReport, Event};
 use tidegate_job::app;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};

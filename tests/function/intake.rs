@@ -14,8 +14,9 @@ use test_support::probe::{live, number};
 use test_support::{self as support, Answer, Harm, Proxy, TestDb, database_for, opened_for};
 use tidegate::connect::{Client, Transaction};
 use tidegate::intake::{Message, Receipt, is_refusal};
-use tidegate::program::Service;
-use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, Program, publish};
+use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, publish};
+use tidegate_admin::Program;
+use tidegate_admin::program::Service;
 use tokio::net::TcpListener;
 
 tidegate::events! {
@@ -174,7 +175,7 @@ async fn a_program_without_an_intake_says_so() {
 
 #[tokio::test]
 async fn messages_are_remembered_for_fifteen_days_and_forgotten_by_the_cleanup() {
-    use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+    use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
 
     let (db, client) = support::opened().await;
     let note = "INSERT INTO tidegate.received (source, message_id, received_at)

@@ -22,10 +22,10 @@ use test_support::{
     self as support, AMPLE_TIMEOUT, Collector, Manner, Received, TestDb, attributes, aws_variables,
     hex, publish_views, telemetry, terminate, wait_until, words,
 };
-use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::chain::Chain;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};
+use tidegate_admin::{Audit, ReplayRequest, Verb};
 use tidegate_core::queue;
 use tidegate_job::http::{self, Access};
 use tidegate_otel::Telemetry;

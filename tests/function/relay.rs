@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use test_support::cli::Cli;
 use test_support::probe::{number, options, publish};
 use test_support::{self as support, TestDb, column, contains, empty_database};
-use tidegate::admin::{MigrateRequest, RetireRequest};
 use tidegate::connect::Client;
-use tidegate::doctor::{DoctorReport, State};
 use tidegate::migrate::MigrateReport;
-use tidegate::program::Service;
 use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState};
+use tidegate_admin::doctor::{DoctorReport, State};
+use tidegate_admin::program::Service;
+use tidegate_admin::{MigrateRequest, RetireRequest};
 use tidegate_core::queue;
 use tidegate_relay::Relay;
 use tokio::net::TcpListener;
@@ -252,7 +252,7 @@ async fn a_drain_handles_the_kinds_that_are_declared_and_no_others() {
 }
 
 async fn examined(service: &Service) -> DoctorReport {
-    let request = tidegate::admin::DoctorRequest::default();
+    let request = tidegate_admin::DoctorRequest::default();
     service.run(&request).await.unwrap()
 }
 
@@ -281,7 +281,7 @@ async fn a_kind_that_left_the_file_stays_registered_and_its_events_wait() {
     contains(&finding, "order_placed (3)");
     let retire = |kind: &str| RetireRequest {
         kind: kind.to_owned(),
-        audit: tidegate::admin::Audit::of("gone"),
+        audit: tidegate_admin::Audit::of("gone"),
     };
     let error = service(&db).run(&retire("order_paid")).await.unwrap_err();
     contains(

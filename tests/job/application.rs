@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::connect::Client;
-use tidegate::{Database, DrainOptions, DrainReport, RetryPolicy};
 use tidegate_job::app::App;
 
 use test_support::services::Services;
 use test_support::{TestDb, database};
+use tidegate::connect::Client;
+use tidegate::{Database, DrainOptions, DrainReport, RetryPolicy};
 
 pub struct World {
     pub database: Database,

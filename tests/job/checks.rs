@@ -4,12 +4,13 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::testing::handlers_of;
+use tidegate::{DrainOptions, Event as _, Hooks, NewEvent};
+
 use crate::application::{World, retrying_in_an_hour};
 use serde_json::{Value, json};
 use test_support::services::{Mode, Services};
 use test_support::{self as support, has, words};
-use tidegate::testing::handlers_of;
-use tidegate::{DrainOptions, Event as _, Hooks, NewEvent};
 use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
 use tidegate_job::app::{App, Event};
 use tokio::process::Command;

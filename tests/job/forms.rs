@@ -5,14 +5,15 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::intake::{Message, is_refusal};
+use tidegate::testing::handlers_of;
+use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
+use tidegate_admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
+
 use crate::application::{World, retrying_in_an_hour};
 use serde_json::{Value, json};
 use test_support::services::{self, Mode, Services};
 use test_support::{self as support, wait_for_a_lock, words};
-use tidegate::admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
-use tidegate::intake::{Message, is_refusal};
-use tidegate::testing::handlers_of;
-use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
 use tidegate_job::app::forms::{
     self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 use tidegate::Database;
 use tidegate::connect::Client;
-use tidegate::prometheus::{Exporter, Format, metrics};
+use tidegate_admin::prometheus::{Exporter, Format, metrics};
 use tidegate_job::app;
 use tidegate_job::http::{self, Access, Scrapes};
 use tokio::net::TcpListener;

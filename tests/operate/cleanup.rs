@@ -10,9 +10,10 @@ use test_support::probe::{
 };
 use test_support::{self as support, TestDb, column, counted, has, lease_away, wait_until, words};
 use tidegate::connect::Client;
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::retention::{CleanupReport, CleanupStop};
 use tidegate::{Done, HandlerError};
+use tidegate_admin::retention::{
+    CleanupHooks, CleanupOptions, CleanupReport, CleanupStop, cleanup,
+};
 use tidegate_core::queue;
 
 const MICROSECOND: Duration = Duration::from_micros(1);

@@ -5,6 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use tidegate::connect::Client;
+use tidegate::migrate::Migrate;
+use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent};
+use tidegate_admin::doctor::{self, DoctorTarget, State};
+use tidegate_core::queue;
+
 use crate::look::run;
 use serde_json::Value;
 use test_support::cli::{Cli, Ran};
@@ -12,11 +18,6 @@ use test_support::probe::{Probe, ProbeApp, act, drain, number, options, pair, pu
 use test_support::{
     self as support, TestDb, begins, contains, lease_away, project_file, rows, wait_until,
 };
-use tidegate::connect::Client;
-use tidegate::doctor::{self, DoctorTarget, State};
-use tidegate::migrate::Migrate;
-use tidegate::{Database, Done, DrainOptions, Event as _, NewEvent};
-use tidegate_core::queue;
 use tidegate_job::app;
 use tokio_postgres::NoTls;
 

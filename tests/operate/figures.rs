@@ -10,8 +10,8 @@ use test_support::probe::{
 use test_support::{self as support, TestDb, column, counted, execute, statement};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Database, Done, DrainOptions, HandlerError};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion};
 use tokio_postgres::error::SqlState;

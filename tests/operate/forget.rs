@@ -8,12 +8,12 @@ use test_support::probe::{ProbeApp, act, drain, live, number, options, probe, pu
 use test_support::{
     TestDb, begins, column, contains, counted, execute, has, wait_for_a_lock, wait_until,
 };
-use tidegate::admin::{
+use tidegate::connect::Client;
+use tidegate::{Done, DrainOptions, Hooks, Published};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate_admin::{
     Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Verb, Whom, parse_subject,
 };
-use tidegate::connect::Client;
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Done, DrainOptions, Hooks, Published};
 use tidegate_core::queue;
 use tokio::sync::Notify;
 

@@ -10,8 +10,8 @@ use test_support::{
     self as support, TestDb, binary, contains, execute, has, lease_away, statement,
 };
 use tidegate::Hooks;
-use tidegate::admin::Request;
 use tidegate::connect::Client;
+use tidegate_admin::Request;
 use tidegate_core::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::types::{ToSql, Type};

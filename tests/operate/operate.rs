@@ -14,14 +14,14 @@ use test_support::{
     self as support, TestDb, begins, contains, counted, execute, has, lease_away, refused, rows,
     wait_for_a_lock, wait_until, words,
 };
-use tidegate::admin::{
+use tidegate::connect::Client;
+use tidegate::migrate::{Migrate, Payloads, StoredSettings};
+use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate_admin::{
     Audit, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, ResumeRequest,
     RetireRequest, TimeArg, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
-use tidegate::connect::Client;
-use tidegate::migrate::{Migrate, Payloads, StoredSettings};
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent};
 use tidegate_core::queue;
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::error::SqlState;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use test_support::probe::{live, number, options};
 use test_support::{TestDb, opened_for};
-use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::connect::Client;
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent};
+use tidegate_admin::{Audit, ReplayRequest, Verb};
 use tidegate_core::queue;
 use tokio_postgres::types::Type;
 

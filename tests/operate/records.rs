@@ -2,9 +2,6 @@
 //! enough.
 
 use serde_json::json;
-use tidegate::Database;
-use tidegate::connect::Client;
-use tidegate::retention::{CleanupHooks, CleanupOptions, CleanupReport, cleanup};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -12,6 +9,9 @@ use test_support as support;
 use test_support::cli::Cli;
 use test_support::probe::number;
 use test_support::{column, contains, execute, wait_until};
+use tidegate::Database;
+use tidegate::connect::Client;
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, CleanupReport, cleanup};
 
 const ROWS: &str = "
 INSERT INTO forms.form SELECT id, '000000001', 'Company', 'Contact', 'c@example.org', '1', '98765432109', 'Employee', 'Expert', 'Company',

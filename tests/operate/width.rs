@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use tidegate::Done;
+
 use crate::look::{has_colour, on_terminal, run};
 use test_support::cli::Cli;
 use test_support::probe::{ProbeApp, number, options, probe, publish_acts};
 use test_support::{self as support, contains, execute, lacks, words};
-use tidegate::Done;
 
 /// A queue with long names, and something for each table.
 const LONG: &str = "

@@ -10,11 +10,12 @@ use test_support::probe::{
     probe_sessions, publish_acts, service,
 };
 use test_support::{TestDb, begins, wait_for_a_lock};
-use tidegate::admin::{
-    Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, StartAt,
-};
 use tidegate::connect::Client;
-use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program};
+use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent};
+use tidegate_admin::{
+    Audit, CancelReport, CancelRequest, Program, RescheduleReport, RescheduleRequest, Selection,
+    StartAt,
+};
 use tidegate_core::queue;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

@@ -11,9 +11,9 @@ use test_support::probe::{
     publish_acts, service,
 };
 use test_support::{begins, contains, execute};
-use tidegate::admin::ShowRequest;
 use tidegate::connect::Client;
 use tidegate::{Done, Error, HandlerError, NewEvent};
+use tidegate_admin::ShowRequest;
 use tidegate_core::queue::{self, LeaseRequest};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;

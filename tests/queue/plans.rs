@@ -13,7 +13,7 @@ use test_support::probe::{Probe, number, probe, probe_database};
 use test_support::{TestDb, contains, execute, statement, usual};
 use tidegate::Event;
 use tidegate::connect::Client;
-use tidegate::prometheus::{Format, metrics};
+use tidegate_admin::prometheus::{Format, metrics};
 use tidegate_core::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;

@@ -7,7 +7,6 @@ use test_support::probe::{
     probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
 use test_support::{self as support, column, contains, execute, lease_away, refused, rows};
-use tidegate::admin;
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
@@ -64,7 +63,7 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 #[tokio::test]
 async fn every_statement_prepares_against_the_migrated_schema() {
     let (_db, client) = probe().await;
-    for statement in queue::statements().chain(admin::statements()) {
+    for statement in queue::statements().chain(tidegate_admin::statements()) {
         let text = support::usual(statement.text);
         let prepared = client.prepare_typed(&text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));

@@ -57,10 +57,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::admin;
 use tidegate::connect::{Client, Queryable};
-use tidegate_core::queue;
-use tidegate_core::queue::Statement;
+use tidegate_core::queue::{self, Statement};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;
 
@@ -161,7 +159,7 @@ pub async fn wait_for_a_lock(client: &Client) {
 
 /// Returns the statement of this name; of two, the one of a verb or a view.
 pub fn statement(name: &str) -> &'static Statement {
-    let mut all = admin::statements().chain(queue::statements());
+    let mut all = tidegate_admin::statements().chain(queue::statements());
     let found = all.find(|statement| statement.name == name);
     found.unwrap_or_else(|| panic!("there is no statement {name}"))
 }

@@ -8,11 +8,12 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate::connect::{Client, Queryable};
 use tidegate::drain::OVERRUN;
-use tidegate::program::Service;
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
-    HandlerResult, Handlers, NewEvent, Program,
+    HandlerResult, Handlers, NewEvent, Verdicts,
 };
+use tidegate_admin::Program;
+use tidegate_admin::program::Service;
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use uuid::Uuid;
@@ -72,6 +73,19 @@ impl ProbeApp {
         behaviour: impl Fn(Call) -> F + Send + Sync + 'static,
     ) -> Arc<Self> {
         Self::new(move |call, _| Box::pin(behaviour(call)))
+    }
+
+    /// An application whose handlers write their event's id into the table `effect`, each in its transaction.
+    pub fn writing() -> Arc<Self> {
+        Self::new(|call, ctx| {
+            Box::pin(async move {
+                let transaction = ctx.transaction().await?;
+                let insert = "INSERT INTO effect VALUES ($1)";
+                let inserted = transaction.execute(insert, &[&call.id]).await;
+                inserted.retryable()?;
+                transaction.complete(Done::ok()).await
+            })
+        })
     }
 
     /// An application whose handlers succeed.

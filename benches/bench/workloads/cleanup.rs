@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
 
 use crate::events::TEXT_BYTES;
 use crate::measure::{Findings, Outcome, rate};

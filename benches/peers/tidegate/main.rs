@@ -9,14 +9,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::steady::Steady;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tidegate::migrate::Migrate;
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers, Hooks,
     drain_with, publish_batch,
 };
+
+use self::steady::Steady;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
-
-use crate::encoded;
-use crate::request::{Arn, NoResponse, Requests, SignedRequest};
 use tidegate_core::Error;
 use tidegate_core::chain::{Chain, StartDrain};
 use tidegate_core::config::environment;
+
+use crate::encoded;
+use crate::request::{Arn, NoResponse, Requests, SignedRequest};
 
 /// How many bytes of an answer are read.
 const MOST_ANSWER: usize = 1 << 20;

@@ -4,13 +4,13 @@
 use std::error::Error as StdError;
 
 use http::HeaderMap;
+use tidegate_core::Error;
+use tidegate_core::config::environment;
 use tokio::sync::OnceCell;
 
 use crate::Failed;
 use crate::sdk::client_of_aws;
 use crate::sign::Signer;
-use tidegate_core::Error;
-use tidegate_core::config::environment;
 
 /// Sends requests over one pool of connections.
 #[derive(Default)]

@@ -21,12 +21,12 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use reqwest::{ClientBuilder, redirect};
-use tokio::sync::OnceCell;
-
-use crate::Failed;
 use tidegate_core::Error;
 use tidegate_core::config::{environment, read_file};
 use tidegate_core::connect::Trust;
+use tokio::sync::OnceCell;
+
+use crate::Failed;
 
 /// The longest time for a call to AWS, including its repetitions.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use tidegate_core::Error;
+use tidegate_core::chain::NextTick;
 use tokio::sync::OnceCell;
 
 use crate::invoke::{SelfInvoke, failed};
 use crate::request::Arn;
 use crate::sdk::CALL_TIMEOUT;
-use tidegate_core::Error;
-use tidegate_core::chain::NextTick;
 
 /// The parts of a schedule that an update must repeat, because it resets what it leaves out.
 const REPEATED: [&str; 7] = [

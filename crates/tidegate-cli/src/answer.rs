@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tidegate::logs::{PATIENCE, flush, write_line};
 use tidegate::{Error, Json};
+use tidegate_admin::logs::{PATIENCE, flush, write_line};
 
 use crate::colour;
 use crate::text::{is_command, shown};

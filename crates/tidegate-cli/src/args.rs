@@ -13,8 +13,8 @@ use std::time::Duration;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tidegate::NewEvent;
-use tidegate::admin::{DrainRequest, Request};
 use tidegate::config::parse_duration;
+use tidegate_admin::{DrainRequest, Request};
 
 /// A durable, at-least-once event queue in Postgres.
 ///

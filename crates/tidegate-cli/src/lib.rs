@@ -6,7 +6,8 @@
 //! A complete `main`:
 //!
 //! ```no_run
-//! # use tidegate::{Context, Dispatch, Done, Handlers, Program};
+//! # use tidegate::{Context, Dispatch, Done, Handlers};
+//! # use tidegate_admin::Program;
 //! # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 //! # struct Handling;
 //! # impl Dispatch for Handling {
@@ -43,9 +44,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer};
-use tidegate::program::{Failure, log_panics};
-use tidegate::{DrainReport, Error, Program};
+use tidegate::{DrainReport, Error};
+use tidegate_admin::Program;
+use tidegate_admin::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer};
+use tidegate_admin::program::{Failure, log_panics};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;

@@ -6,9 +6,10 @@ use clap::{Arg, ArgMatches, ColorChoice, Command, FromArgMatches, Parser};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
-use tidegate::logs::write_line;
-use tidegate::program::{Failure, Service};
-use tidegate::{Error, Lookup, Program};
+use tidegate::{Error, Lookup};
+use tidegate_admin::Program;
+use tidegate_admin::logs::write_line;
+use tidegate_admin::program::{Failure, Service};
 
 use crate::answer::{Answer, print, print_error, program_name};
 use crate::args::{self, Cli, New, Verb};

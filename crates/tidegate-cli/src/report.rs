@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use tidegate::admin::schema;
+use tidegate_admin::schema;
 
 /// The document of `publish`.
 #[derive(Serialize, JsonSchema)]

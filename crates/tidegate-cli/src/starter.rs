@@ -36,8 +36,9 @@ const FILES: [(&str, &str); 15] = [
 ];
 
 /// Our crates that a project depends on.
-const CRATES: [&str; 4] = [
+const CRATES: [&str; 5] = [
     "tidegate",
+    "tidegate-admin",
     "tidegate-cli",
     "tidegate-console",
     "tidegate-lambda",
@@ -52,8 +53,8 @@ const KEYWORDS: [&str; 51] = [
     "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
-/// Crates that come with Rust, folders where cargo builds, and crates that the project needs.
-const TAKEN: [&str; 15] = [
+/// Crates that come with Rust, folders where cargo builds, and crates of others that the project needs.
+const TAKEN: [&str; 11] = [
     "alloc",
     "build",
     "core",
@@ -64,10 +65,6 @@ const TAKEN: [&str; 15] = [
     "serde",
     "std",
     "test",
-    "tidegate",
-    "tidegate_cli",
-    "tidegate_console",
-    "tidegate_lambda",
     "tokio",
 ];
 
@@ -99,7 +96,8 @@ impl<'a> Name<'a> {
         if KEYWORDS.contains(&name.in_rust().as_str()) {
             return refused("is a word of the Rust language: it must be another crate's name");
         }
-        if TAKEN.contains(&name.in_rust().as_str()) {
+        let is_ours = |known: &&str| known.replace('-', "_") == name.in_rust();
+        if TAKEN.contains(&name.in_rust().as_str()) || CRATES.iter().any(is_ours) {
             return refused(
                 "is taken, by Rust or by what the project needs: it must be another crate's name",
             );

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use clap::{Arg, ArgAction, Command, Subcommand};
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
-use tidegate::admin::{Request, TimeArg};
+use tidegate_admin::{Request, TimeArg};
 use tidegate_cli::{Answer, quoted};
 
 use crate::context::PageContext;

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
-use tidegate::admin::views::{KindTotals, Span, Step};
+use tidegate_admin::views::{KindTotals, Span, Step};
 
 use crate::html::{millis, number, share};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tidegate::Error;
-use tidegate::doctor::DoctorReport;
+use tidegate_admin::doctor::DoctorReport;
 use tokio::sync::watch;
 
 use crate::problem::Problem;

@@ -8,8 +8,8 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
 use tidegate::Error;
-use tidegate::admin::views::Rights;
-use tidegate::program::Service;
+use tidegate_admin::program::Service;
+use tidegate_admin::views::Rights;
 
 use crate::flash;
 use crate::link::Base;

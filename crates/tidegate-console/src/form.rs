@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::extract::Query;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use tidegate::admin::{TimeArg, parse_time_arg};
 use tidegate::config::parse_duration;
+use tidegate_admin::{TimeArg, parse_time_arg};
 
 use crate::link::Base;
 use crate::problem::Problem;

@@ -11,17 +11,19 @@ use axum::middleware::map_request;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches};
 use lambda_http::request::RequestContext;
-use tidegate::config::environment;
-use tidegate::logs::{FlushAtExit, PATIENCE, flush};
-use tidegate::program::log_panics;
-use tidegate::{Lookup, Program};
 use tidegate_http::function::serve;
 
+use tidegate::Lookup;
+use tidegate::config::environment;
+use tidegate_admin::Program;
+use tidegate_admin::logs::{FlushAtExit, PATIENCE, flush};
+use tidegate_admin::program::log_panics;
 pub use tidegate_http::function::Error;
 
 use crate::guard::FunctionHost;
 use crate::options::Options;
 use crate::router;
+use crate::verb::mounted;
 use crate::who::Given;
 
 /// Serves requests until the function ends. If the settings are invalid, the function still starts. It
@@ -46,12 +48,7 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error
     let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
-    let routes = router(service, settings);
-    let routes = if base.is_empty() {
-        routes
-    } else {
-        Router::new().nest(&base, routes)
-    };
+    let routes = mounted(&base, router(service, settings));
     Ok(routes.layer(map_request(identified)))
 }
 

@@ -167,11 +167,7 @@ pub(crate) async fn by_name(
 
 fn answers_to(settings: &Settings, host: &str) -> bool {
     let name = without_port(host);
-    let is = |known: &String| {
-        [host, name]
-            .iter()
-            .any(|one| known.eq_ignore_ascii_case(one))
-    };
+    let is = |known: &String| [host, name].iter().any(|it| known.eq_ignore_ascii_case(it));
     is_this_machine(name) || settings.hosts.iter().any(is)
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::parse_time;
+use tidegate_admin::parse_time;
 
 use crate::link::{Base, Link};
 

@@ -4,7 +4,8 @@
 //! As a verb of a program's command line, `tidegate console`:
 //!
 //! ```no_run
-//! # use tidegate::{Context, Dispatch, Done, Handlers, Program};
+//! # use tidegate::{Context, Dispatch, Done, Handlers};
+//! # use tidegate_admin::Program;
 //! # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 //! # struct Handling;
 //! # impl Dispatch for Handling {
@@ -71,7 +72,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use tidegate::program::Service;
 
 pub use link::Base;
 pub use middleware::serve;
@@ -80,6 +80,7 @@ pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity};
 
 use shared::ConsoleState;
+use tidegate_admin::program::Service;
 
 /// Returns the console of this program. Links begin with the base path of the settings, but the routes do
 /// not: nest the router there.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
-use tidegate::prometheus::Format;
+use tidegate_admin::prometheus::Format;
 
 use crate::shared::ConsoleState;
 

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
-use tidegate::admin::schema::{self, Words};
+use tidegate_admin::schema::{self, Words};
 
 use crate::actions::title;
 use crate::html::{event, field, named, number, short, table, text, time};

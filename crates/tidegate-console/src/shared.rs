@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate::Error;
-use tidegate::admin::views::Rights;
-use tidegate::program::Service;
-use tidegate::prometheus::Exporter;
+use tidegate_admin::program::Service;
+use tidegate_admin::prometheus::Exporter;
+use tidegate_admin::views::Rights;
 use tidegate_http::Refusals;
 
 use crate::checkup::Checkup;

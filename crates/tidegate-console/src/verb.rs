@@ -8,7 +8,7 @@ use axum::routing::get;
 use clap::Parser;
 use serde_json::json;
 use tidegate::Error;
-use tidegate::program::stop_signal;
+use tidegate_admin::program::stop_signal;
 use tidegate_cli::{Answer, Ask};
 use tidegate_http::listen_address;
 use tokio::net::TcpListener;
@@ -64,7 +64,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
 }
 
 /// The routes below the base path.
-fn mounted(base: &str, routes: Router) -> Router {
+pub(crate) fn mounted(base: &str, routes: Router) -> Router {
     if base.is_empty() {
         return routes;
     }

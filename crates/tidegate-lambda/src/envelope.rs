@@ -11,9 +11,9 @@ use aws_lambda_events::sns::{SnsEvent, SnsRecord};
 use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tidegate::admin::is_scheduled_event;
 use tidegate::intake::Message;
 use tidegate::{Error, Json};
+use tidegate_admin::is_scheduled_event;
 
 /// A service that delivers messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
-use tidegate::program::{Failure, Service};
 use tidegate::{Error, Json};
+use tidegate_admin::program::{Failure, Service};
 use tidegate_aws::DeadMessages;
 
 use crate::envelope::{Bearer, Delivery};

@@ -21,14 +21,6 @@ use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
 use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
-use tidegate::admin::is_scheduled_event;
-use tidegate::chain::StartDrain;
-use tidegate::config::environment;
-use tidegate::logs::{
-    FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
-};
-use tidegate::program::{Failure, Service, log_panics};
-use tidegate::{Hooks, Json, Program};
 use tidegate_aws::{DeadMessages, Invoked, SelfInvoke};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -39,6 +31,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use envelope::{Bearer, enveloped};
+use tidegate::chain::StartDrain;
+use tidegate::config::environment;
+use tidegate::{Hooks, Json};
+use tidegate_admin::logs::{
+    FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
+};
+use tidegate_admin::program::{Failure, Service, log_panics};
+use tidegate_admin::{Program, is_scheduled_event};
 
 /// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
 /// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
@@ -53,7 +53,8 @@ pub use lambda_runtime::Error;
 /// Runs the program as a Lambda function until it is stopped. A complete `main`:
 ///
 /// ```no_run
-/// # use tidegate::{Context, Dispatch, Done, Handlers, Program};
+/// # use tidegate::{Context, Dispatch, Done, Handlers};
+/// # use tidegate_admin::Program;
 /// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 /// # struct Handling;
 /// # impl Dispatch for Handling {
@@ -244,7 +245,7 @@ fn loggable(report: &Json) -> Json {
     };
     let action = fields.get("action").and_then(|action| action.read().ok());
     let action: String = action.unwrap_or_default();
-    let Some(told) = tidegate::admin::logged(&action) else {
+    let Some(told) = tidegate_admin::logged(&action) else {
         return report.clone();
     };
     fields.retain(|name, value| {
@@ -411,7 +412,7 @@ where
 
 /// Stops a running drain as its budget would, waits until the answer is sent, and ends the process.
 async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
-    tidegate::program::stop_signal().await;
+    tidegate_admin::program::stop_signal().await;
     stop.send_replace(true);
     let _ = idle.wait_for(|busy| !busy).await;
     flush(PATIENCE);

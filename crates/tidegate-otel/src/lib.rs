@@ -18,10 +18,10 @@ use std::time::{Duration, SystemTime};
 
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::trace::SpanExporter as _;
-use tidegate::logs::{SPANS, write_line};
-use tidegate::metrics::Metrics;
 use tidegate::trace::TraceContext;
 use tidegate::{Error, Lookup};
+use tidegate_admin::logs::{SPANS, write_line};
+use tidegate_admin::metrics::Metrics;
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};

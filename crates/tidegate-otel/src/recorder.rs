@@ -156,7 +156,7 @@ impl IdGenerator for NextIds {
 #[cfg(test)]
 mod tests {
     use opentelemetry::trace::Status;
-    use tidegate::logs::SPANS;
+    use tidegate_admin::logs::SPANS;
     use tracing::Instrument;
     use tracing::subscriber::DefaultGuard;
     use tracing_subscriber::filter::Targets;

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use reqwest::Url;
-use tidegate::config;
 use tidegate::connect::Trust;
-use tidegate::{Error, Lookup};
+use tidegate::{Error, Lookup, config};
 
 /// The default share of drains that are recorded.
 const RATIO: f64 = 0.01;

@@ -7,7 +7,7 @@ use opentelemetry::trace::Status;
 use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
-use tidegate::logs::SPANS;
+use tidegate_admin::logs::SPANS;
 
 /// The number of spans that are kept.
 const MOST_SPANS: usize = 2048;

@@ -6,7 +6,8 @@ mod file;
 mod relay;
 mod verbs;
 
-use tidegate::{Error, Program};
+use tidegate::Error;
+use tidegate_admin::Program;
 use tidegate_cli::CommandLine;
 
 use self::file::listed;

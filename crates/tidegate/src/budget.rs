@@ -43,7 +43,7 @@ impl Budget {
     }
 
     /// Returns how long handlers may run in a budget: all of it but the reserve.
-    pub(crate) fn for_handlers(total: Duration) -> Duration {
+    pub fn for_handlers(total: Duration) -> Duration {
         total.saturating_sub((total / 10).min(RESERVE))
     }
 

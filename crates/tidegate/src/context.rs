@@ -13,16 +13,6 @@ use std::time::{Duration, SystemTime};
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
-use tokio_postgres::SimpleQueryStream;
-use tracing::Span;
-use uuid::Uuid;
-
-use crate::ending;
-use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
-use crate::outcome::HandlerEnd;
-use crate::policies::BatchLimits;
 use tidegate_core::connect::{BEGIN, Client, Conn, Database, Queryable};
 use tidegate_core::error::{Error, Result};
 use tidegate_core::event::{NewEvent, Publishable};
@@ -33,6 +23,16 @@ use tidegate_core::progress::{Progress, Status};
 use tidegate_core::queue::{self, Follow};
 use tidegate_core::sealing;
 use tidegate_core::trace::TraceContext;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_postgres::SimpleQueryStream;
+use tracing::Span;
+use uuid::Uuid;
+
+use crate::ending;
+use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
+use crate::outcome::HandlerEnd;
+use crate::policies::BatchLimits;
 
 /// What the handlers of one event share: the event's data and what they request from the engine.
 pub struct Context {

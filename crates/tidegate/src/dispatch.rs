@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use tidegate_core::connect::Database;
+use tidegate_core::error::Result;
+use tidegate_core::event::Event;
 
 use crate::context::Context;
 use crate::handler::HandlerResult;
 use crate::schedule::Schedule;
-use tidegate_core::connect::Database;
-use tidegate_core::error::Result;
-use tidegate_core::event::Event;
 
 /// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind that is in
 /// the enum but not in the `match` does not compile (E6):

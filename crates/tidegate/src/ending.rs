@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::handler::Done;
-use crate::outcome::{HandlerEnd, is_charged, is_put_off};
 use tidegate_core::event::NewEvent;
 use tidegate_core::fault::Fault;
 use tidegate_core::json::Json;
 use tidegate_core::lease::{LeaseDecision, LeasedEvent};
 use tidegate_core::progress::{Progress, Status};
 use tidegate_core::queue::{ErrorEntry, Finalization};
+
+use crate::handler::Done;
+use crate::outcome::{HandlerEnd, is_charged, is_put_off};
 
 /// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(

@@ -9,7 +9,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::Serialize;
-
 use tidegate_core::error::Error;
 use tidegate_core::event;
 use tidegate_core::fault::Fault;

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::de::DeserializeOwned;
-
 use tidegate_core::connect::{Client, Database, Transaction};
 use tidegate_core::error::{Error, Result};
 use tidegate_core::event::NewEvent;
@@ -73,11 +72,11 @@ pub enum Receipt {
     Repeated,
 }
 
-/// The future of an intake. See [`crate::Program::receive`].
+/// The future of an intake: see `Program::receive` of `tidegate_admin`.
 pub type Intake<'a> = BoxFuture<'a, Result<()>>;
 
-pub(crate) type TakeIn =
-    dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
+/// What a program does with a message, in the transaction that notes that it was taken in.
+pub type TakeIn = dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
 
 /// Whether a failure like this means that the message itself is wrong, so that it fails again on every
 /// delivery.
@@ -93,7 +92,8 @@ pub struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    pub(crate) fn new(database: &'a Database, take_in: &'a TakeIn) -> Self {
+    /// Takes in what this function is given.
+    pub fn new(database: &'a Database, take_in: &'a TakeIn) -> Self {
         Self {
             database,
             take_in,

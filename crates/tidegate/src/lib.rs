@@ -3,7 +3,9 @@
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
-//! use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Program, publish};
+//! use tidegate::{
+//!     Context, Database, Dispatch, Done, DrainOptions, HandlerResult, Handlers, drain, publish,
+//! };
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct OrderPlaced {
@@ -43,22 +45,22 @@
 //!     Ok(transaction.commit().await?)
 //! }
 //!
-//! /// The program: `tidegate_lambda::run(program())` runs it as a Lambda function,
-//! /// `tidegate_cli::run(program())` as a command line.
-//! fn program() -> Program {
-//!     Program::new(|_settings| Ok(Shop))
+//! /// Handles what is ready, from a timer.
+//! async fn run(database: &Database) -> Result<(), Box<dyn std::error::Error>> {
+//!     drain(database, Shop.into(), &DrainOptions::default()).await?;
+//!     Ok(())
 //! }
 //! ```
+//!
+//! A whole program for a Lambda function or a command line is `Program` of the crate `tidegate_admin`.
 //!
 //! # Features
 //!
 //! No feature is on by default.
 //!
-//! - `admin`: `Program` and what it is made of, on which the Lambda function and the command line are built:
-//!   operators' requests and the reports on them with their JSON Schemas, views, checks, cleanup, metrics,
-//!   the log. Includes `seal`.
 //! - `seal`: seals payloads, that is, encrypts them with keys of the program.
 //! - `testing`: a kit for testing a program's handlers.
+//! - `schema`: JSON Schemas of the reports.
 //! - `vendored-openssl`: builds OpenSSL into the program.
 //!
 //! # Layout
@@ -82,27 +84,19 @@
 //! - `schedule`: periodic events and when they are due; `policies`: how to handle the events of a kind;
 //!   `wake`: a producer starts a drain; `intake`: messages from outside, each taken in once; `seal`: payloads
 //!   encrypted with keys of the program; `testing`: the test kit.
-//! - With the feature `admin`: `admin` (what operators request, a file for each verb, and their list;
-//!   `admin::invocation` is the format of Lambda and of `--json`, `admin::program` a whole program, ready for a
-//!   shell), `admin::views` (views that read a bounded number of rows), `doctor` (checks of a database),
-//!   `retention` (how finished events leave the log), `numbers` (metrics for CloudWatch and for Prometheus),
-//!   `logs`, `time_arg` (times as operators write them).
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's
 //! `tests/requirements.md` lists them.
 
 mod batch;
-mod budget;
+pub mod budget;
 mod context;
 mod dispatch;
-#[doc(hidden)]
 pub mod drain;
 mod ending;
 mod handler;
-#[doc(hidden)]
 pub mod outcome;
 mod policies;
-#[doc(hidden)]
 pub mod schedule;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -110,32 +104,14 @@ pub mod testing;
 #[cfg(feature = "seal")]
 pub mod seal;
 
-#[cfg(feature = "admin")]
-pub mod admin;
-#[cfg(feature = "admin")]
-pub mod doctor;
-#[cfg(feature = "admin")]
 pub mod intake;
-#[cfg(feature = "admin")]
-pub mod logs;
-#[cfg(feature = "admin")]
-mod numbers;
-#[cfg(feature = "admin")]
-pub mod retention;
-#[cfg(feature = "admin")]
-mod time_arg;
-#[cfg(feature = "admin")]
 pub mod wake;
 
-#[cfg(feature = "admin")]
-pub use admin::program::{self, Program};
 pub use batch::Batch;
 pub use context::{Context, FencedTransaction};
 pub use dispatch::{Dispatch, Handlers};
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use handler::{Done, HandlerError, HandlerResult, Verdicts};
-#[cfg(feature = "admin")]
-pub use numbers::{metrics, prometheus};
 pub use outcome::RetryPolicy;
 pub use schedule::Schedule;
 pub use tidegate_core::config::{self, Lookup};

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use crate::handler::{Done, FailureKind, HandlerError, HandlerResult};
 use tidegate_core::config::settings;
 use tidegate_core::event::NewEvent;
 use tidegate_core::fault::Fault;
 use tidegate_core::progress::{HandlerRecord, Interrupted, Progress, Snoozed, Status};
+
+use crate::handler::{Done, FailureKind, HandlerError, HandlerResult};
 
 /// What happens to an event after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,6 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-
 use tidegate_core::error::{Error, Result};
 use tidegate_core::event::{Event, NewEvent};
 use tidegate_core::queue::{CatchUp, Declared, DueSchedule, Firing, Times};

@@ -12,13 +12,12 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::OnceCell;
-
 use tidegate_core::config::{Lookup, read_secret_file};
 use tidegate_core::connect::{SecretReader, secret_reader};
 use tidegate_core::error::{Error, Result};
 pub use tidegate_core::sealing::Unopened;
 use tidegate_core::sealing::{Codec, Envelope, Sealed, begins_sealed, envelope, install};
+use tokio::sync::OnceCell;
 
 /// Part of what is sealed, so that nothing that was sealed for another purpose can pass for a payload.
 const PURPOSE: &str = "tidegate payload 1:";

@@ -6,6 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
+use tidegate_core::connect::Database;
+use tidegate_core::error::Result;
+use tidegate_core::event::{Event, NewEvent};
+use tidegate_core::json::Json;
+use tidegate_core::lease::LeasedEvent;
+use tidegate_core::migrate::Migrate;
+use tidegate_core::progress::Progress;
+pub use tidegate_core::progress::Status;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,15 +24,6 @@ use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::handler::HandlerError;
 use crate::outcome::{Disposition, RetryPolicy};
-use tidegate_core::connect::Database;
-use tidegate_core::error::Result;
-use tidegate_core::event::{Event, NewEvent};
-use tidegate_core::json::Json;
-use tidegate_core::lease::LeasedEvent;
-use tidegate_core::migrate::Migrate;
-use tidegate_core::progress::Progress;
-
-pub use tidegate_core::progress::Status;
 
 /// The end of the simulated run, later than the end of any test.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);

@@ -5,14 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-
 use tidegate_core::chain::{Chain, StartDrain};
 use tidegate_core::config::Lookup;
 use tidegate_core::connect::{Database, cloud};
 use tidegate_core::error::{Error, Result};
 use tidegate_core::queue;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 /// The longest time that a start may take, and the longest wait for a connection.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -128,7 +127,7 @@ async fn follow(database: Database, starter: Arc<dyn StartDrain>, published: Arc
 }
 
 /// Does what [`Waker::wake`] does. An error is only logged.
-pub(crate) async fn wake_quietly(database: &Database, starter: &dyn StartDrain) {
+pub async fn wake_quietly(database: &Database, starter: &dyn StartDrain) {
     if let Err(error) = wake(database, starter).await {
         tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
     }

@@ -12,15 +12,15 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tidegate::{
+    Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Lookup, NewEvent, Verdicts,
+    config,
+};
 use tokio::time::Instant;
 
 use super::IssuingCheck;
 use super::store::{self, Standing};
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{
-    Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Lookup, NewEvent, Verdicts,
-    config,
-};
 
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";

@@ -7,11 +7,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use tidegate::connect::Transaction;
+use tidegate::{Database, Error, Lookup, NewEvent, Published, publish};
 use utoipa::ToSchema;
 
 use super::{IssuingCheck, SCHEMAS, store};
 use crate::app::schema;
-use tidegate::{Database, Error, Lookup, NewEvent, Published, publish};
 
 /// Defines which bus messages are relevant.
 #[derive(Debug, Clone, PartialEq, Eq)]

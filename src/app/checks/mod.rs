@@ -31,9 +31,9 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::schema::{self, Described, Schemas, describe};
-use tidegate::{Error, NewEvent, dedup_key};
 
 pub use intake::{Filter, ReceiveIssuingReport, answer, receive};
+use tidegate::{Error, NewEvent, dedup_key};
 
 tidegate::events! {
     /// What the checks system does.

@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use tidegate::connect::Queryable;
-use tokio_postgres::types::ToSql;
-
-use super::IssuingCheck;
 use tidegate::{Context, Error, HandlerError};
 use tidegate_core::queue::{document, execute, query};
 use tidegate_core::statements;
+use tokio_postgres::types::ToSql;
+
+use super::IssuingCheck;
 
 statements! {
     /// Stores a planned check. A message may change the due time, and may reopen a check that was overdue.

@@ -6,6 +6,8 @@
 //! and the reference make a repetition harmless. For writes to the database, one transaction
 //! contains both the write and the end of the event.
 
+use tidegate::{Context, Done, HandlerError, HandlerResult, Handlers, NewEvent};
+
 use super::events::{self, FormEvent};
 use super::intake::{external, group_of, taken_in};
 use super::model::{Form, FormStatus, Grant};
@@ -13,7 +15,6 @@ use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
 };
 use super::store;
-use tidegate::{Context, Done, HandlerError, HandlerResult, Handlers, NewEvent};
 use uuid::Uuid;
 
 /// Returns the handlers of a step.

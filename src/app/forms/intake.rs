@@ -8,13 +8,13 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::connect::{Queryable, Transaction};
+use tidegate::{Error, NewEvent, Published, publish};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{self, FormEvent};
 use super::model::{Form, FormStatus, Grant, Letter, Measure, MeasureNotice, Progress, Viewed};
 use super::store;
-use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

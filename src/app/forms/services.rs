@@ -8,11 +8,11 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tidegate::{Context, Error, HandlerError, Lookup};
 
 use super::events::Archived;
 use super::model::{Contact, Form, Measure};
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{Context, Error, HandlerError, Lookup};
 
 /// The document archive.
 pub const ARCHIVE: &str = "archive";

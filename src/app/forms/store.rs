@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tidegate::connect::Queryable;
+use tidegate::{Context, Error, HandlerError};
+use tidegate_core::queue::{document, first, query};
+use tidegate_core::statements;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure, Progress};
-use tidegate::{Context, Error, HandlerError};
-use tidegate_core::queue::{document, first, query};
-use tidegate_core::statements;
 
 statements! {
     /// Stores a form as submitted, unless its id is known.

@@ -7,10 +7,9 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tidegate::HandlerError;
 use utoipa::ToSchema;
 use uuid::Uuid;
-
-use tidegate::HandlerError;
 
 /// A kind of entity that is stored for a patient.
 #[derive(

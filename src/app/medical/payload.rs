@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
+use tidegate::{NewEvent, dedup_key};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder};
 use uuid::Uuid;
@@ -22,7 +23,6 @@ use super::value::{
 };
 use super::{content, services};
 use crate::app::schema::{Described, FieldError, Schemas, describe};
-use tidegate::{NewEvent, dedup_key};
 
 /// The fields that every job has, whatever its kind.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@
 //! the legal entity that asked.
 
 use serde_json::json;
+use tidegate::Error;
 use tidegate::connect::{Queryable, Transaction};
 use uuid::Uuid;
 
@@ -15,7 +16,6 @@ use super::payload::{ApprovalResendJob, Common, Confirmation, Job};
 pub use super::store::read;
 use super::store::{self, CHANGE, EntityRow, Patient};
 use super::value::AccessLevel;
-use tidegate::Error;
 
 /// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses,
 /// or what an active approval permits its employee `user_id` to read.

@@ -29,6 +29,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate::HandlerError;
 use uuid::Uuid;
 
 use super::content::{
@@ -46,7 +47,6 @@ use super::transition::{Plan, Subject, Transition};
 use super::value::Resource;
 use super::verdict::{fault, invalid, refuse};
 use crate::app::schema::FieldError;
-use tidegate::HandlerError;
 
 /// What a service request can be completed with.
 const RESULTS: [EntityKind; 3] = [

@@ -2,11 +2,11 @@
 //! a call fails. This module decides what that means for a job.
 
 use serde_json::json;
+use tidegate::{Error, HandlerError, Lookup};
 use uuid::Uuid;
 
 use super::verdict::fault;
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{Error, HandlerError, Lookup};
 
 /// The service that sends and resends one-time passwords.
 pub const OTP: &str = "otp";

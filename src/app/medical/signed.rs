@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate::HandlerError;
 use uuid::Uuid;
 
 use super::content::{Content, PackageItem};
@@ -14,7 +15,6 @@ use super::entity::EntityKind;
 use super::payload::SCHEMAS;
 use super::verdict::{fault, refuse};
 use crate::app::schema::FieldError;
-use tidegate::HandlerError;
 
 /// One entity of a signed content.
 pub(crate) struct Part {

@@ -4,6 +4,9 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::connect::{Conn, Queryable};
+use tidegate::{Error, HandlerError};
+use tidegate_core::queue::{Statement, document, documents, first, query};
+use tidegate_core::statements;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -13,9 +16,6 @@ use super::payload::Common;
 use super::value::AccessLevel;
 use super::verdict::{self, refuse};
 use crate::app::schema::FieldError;
-use tidegate::{Error, HandlerError};
-use tidegate_core::queue::{Statement, document, documents, first, query};
-use tidegate_core::statements;
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {

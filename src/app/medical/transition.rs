@@ -8,6 +8,9 @@
 
 use serde_json::{Value, json};
 use tidegate::connect::{Conn, Queryable};
+use tidegate::{
+    Context, Done, FencedTransaction, HandlerError, HandlerResult, Handlers, NewEvent, Verdicts,
+};
 use uuid::Uuid;
 
 use super::authority::{Authority, Who};
@@ -18,9 +21,6 @@ use super::signed::Part;
 use super::store::{CHANGE, CREATE, EntityRow, Patient};
 use super::value::AccessLevel;
 use super::verdict::{RESULT_LIMIT, fit};
-use tidegate::{
-    Context, Done, FencedTransaction, HandlerError, HandlerResult, Handlers, NewEvent, Verdicts,
-};
 
 /// The rules of a kind. A new kind needs them besides its payload.
 pub trait Transition: Job {

@@ -2,11 +2,11 @@
 //! it was not. A result never exceeds [`RESULT_LIMIT`] bytes.
 
 use serde_json::{Value, json};
+use tidegate::{Fault, HandlerError};
 use uuid::Uuid;
 
 use super::entity::EntityKind;
 use crate::app::schema::FieldError;
-use tidegate::{Fault, HandlerError};
 
 /// Maximum size of a stored result, in bytes.
 pub const RESULT_LIMIT: usize = 10_000;

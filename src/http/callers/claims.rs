@@ -10,10 +10,10 @@ use axum::http::Extensions;
 use lambda_http::aws_lambda_events::apigw::ApiGatewayRequestAuthorizer as Authorizer;
 use lambda_http::request::RequestContext;
 use serde_json::Value;
+use tidegate::{Error, Lookup};
 use uuid::Uuid;
 
 use super::{Caller, Known};
-use tidegate::{Error, Lookup};
 
 const CLAIMS: &str = "TIDEGATE_HTTP_JWT_CLAIMS";
 

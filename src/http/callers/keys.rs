@@ -10,19 +10,19 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tidegate::Error;
+use tidegate::config::parse_duration;
 use tidegate::connect::Client;
+use tidegate_admin::Audit;
+use tidegate_core::queue::{Statement, document, documents, first};
+use tidegate_core::statements;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Known, Scope};
 use crate::http::begin;
-use tidegate::Error;
-use tidegate::admin::Audit;
-use tidegate::config::parse_duration;
 use tidegate_cli::clap::{self, Args};
-use tidegate_core::queue::{Statement, document, documents, first};
-use tidegate_core::statements;
 
 /// The beginning of a key. People, source code scanners and this program recognize a key by it.
 const PREFIX: &str = "tidegate_";

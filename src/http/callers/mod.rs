@@ -22,6 +22,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
+use tidegate::{Database, Error, Lookup};
 use tracing::Span;
 use tracing::field::display;
 use utoipa::openapi::schema::Schema;
@@ -35,7 +36,6 @@ use super::problem::Problem;
 use super::{CONNECTION_WAIT, connection, limits};
 use claims::ClaimNames;
 use keys::KeyDigest;
-use tidegate::{Database, Error, Lookup};
 use tidegate_http::{FairQuota, Peer, Refusals};
 
 /// The setting for authentication.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tidegate::Error;
-use tidegate::admin::Audit;
-use tidegate::program::Service;
+use tidegate_admin::Audit;
+use tidegate_admin::program::Service;
 use tidegate_cli::clap::{self, Args, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
 

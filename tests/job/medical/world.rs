@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tidegate::connect::Client;
+use tidegate::{Database, DrainOptions, DrainReport, Published};
+
 pub use crate::application::World;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tidegate::connect::Client;
-use tidegate::{Database, DrainOptions, DrainReport, Published};
 use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 use tidegate_job::app::{App, medical};
 use uuid::Uuid;

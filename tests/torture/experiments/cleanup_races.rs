@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::Database;
 use tidegate::connect::Client;
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions};
 
 use super::killed_workers::publisher;
 use super::{Figures, Fleet, Size, Violation, World, worker};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::killed_workers::publisher;
+use super::killed_workers::{fleet, publisher};
 use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::journal::Record;
 use test_support::clock::Clock;
@@ -24,14 +24,7 @@ pub async fn a_servers_clock_that_jumps_costs_duplicates_and_nothing_else(
         .flat_map(|(name, value)| ["--env".to_owned(), format!("{name}={value}")])
         .collect();
     let mut world = World::start("server_clock", seed, &options).await;
-    let mut fleet = Fleet::default();
-    for _ in 0..3 {
-        fleet.start_worker(&world, worker(&world));
-    }
-    for one_by_one in [true, false] {
-        let publisher = publisher(&mut world, one_by_one);
-        fleet.start_publisher(&world, publisher);
-    }
+    let mut fleet = fleet(&mut world, 3);
     let until = Instant::now() + size.seconds(8, 40);
     while Instant::now() < until {
         let up = Duration::from_millis(world.random.u64(300..2000));

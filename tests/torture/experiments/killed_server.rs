@@ -2,23 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::killed_workers::publisher;
+use super::killed_workers::fleet;
 
-use super::{Figures, Fleet, Size, World, worker};
+use super::{Figures, Size, World};
 
 pub async fn a_server_that_crashes_under_load_keeps_what_it_acknowledged(
     seed: u64,
     size: Size,
 ) -> Result<Figures, String> {
     let mut world = World::start("killed_server", seed, &[]).await;
-    let mut fleet = Fleet::default();
-    for _ in 0..3 {
-        fleet.start_worker(&world, worker(&world));
-    }
-    for one_by_one in [true, false] {
-        let publisher = publisher(&mut world, one_by_one);
-        fleet.start_publisher(&world, publisher);
-    }
+    let mut fleet = fleet(&mut world, 3);
     let until = Instant::now() + size.seconds(12, 60);
     while Instant::now() < until {
         let up = Duration::from_millis(world.random.u64(300..2500));

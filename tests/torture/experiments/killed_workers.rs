@@ -12,14 +12,7 @@ pub async fn events_of_killed_workers_are_handled_once_more_and_in_order(
     size: Size,
 ) -> Result<Figures, String> {
     let mut world = World::start("killed_workers", seed, &[]).await;
-    let mut fleet = Fleet::default();
-    for _ in 0..WORKERS {
-        fleet.start_worker(&world, worker(&world));
-    }
-    for one_by_one in [true, false] {
-        let publisher = publisher(&mut world, one_by_one);
-        fleet.start_publisher(&world, publisher);
-    }
+    let mut fleet = fleet(&mut world, WORKERS);
     let until = Instant::now() + size.seconds(24, 60);
     while Instant::now() < until {
         let pause = Duration::from_millis(world.random.u64(50..400));
@@ -32,6 +25,19 @@ pub async fn events_of_killed_workers_are_handled_once_more_and_in_order(
     fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     world.judge(Vec::new()).await
+}
+
+/// So many workers, and a publisher of either sort.
+pub fn fleet(world: &mut World, workers: usize) -> Fleet {
+    let mut fleet = Fleet::default();
+    for _ in 0..workers {
+        fleet.start_worker(world, worker(world));
+    }
+    for one_by_one in [true, false] {
+        let publisher = publisher(world, one_by_one);
+        fleet.start_publisher(world, publisher);
+    }
+    fleet
 }
 
 /// A publisher of single events by SQL, or of batches by Rust.

@@ -12,8 +12,8 @@ use tidegate::{
     publish_batch,
 };
 
-use super::killed_workers::publisher;
-use super::{Figures, Fleet, Size, World, worker};
+use super::killed_workers::fleet;
+use super::{Figures, Size, World, worker};
 
 const GROUPS: u64 = 7;
 const BATCH: u64 = 20;
@@ -56,14 +56,7 @@ pub async fn a_queue_beside_one_whose_workers_are_killed_notices_nothing(
     let second = second.with_schema(schema).unwrap();
     let migrate = Migrate::new(&second, Neighbour::KINDS);
     migrate.run().await.map_err(|error| error.to_string())?;
-    let mut fleet = Fleet::default();
-    for _ in 0..3 {
-        fleet.start_worker(&world, worker(&world));
-    }
-    for one_by_one in [true, false] {
-        let publisher = publisher(&mut world, one_by_one);
-        fleet.start_publisher(&world, publisher);
-    }
+    let mut fleet = fleet(&mut world, 3);
     let until = Instant::now() + size.seconds(10, 60);
     let (beside, mut random) = (tokio::spawn(quiet_life(second, until)), world.random.fork());
     while Instant::now() < until {

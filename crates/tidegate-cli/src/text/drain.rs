@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use tidegate::admin::DrainRequest;
 use tidegate::{DrainReport, StopReason};
+use tidegate_admin::DrainRequest;
 
 use super::{Text, coarse, counts, down, shown};
 

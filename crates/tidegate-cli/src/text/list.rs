@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde_json::Value;
-use tidegate::admin::ListRequest;
+use tidegate_admin::ListRequest;
 
 use super::{Column, Text, cell, instant, short, table};
 

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Number, Value};
-use tidegate::admin::{ServiceState, ServiceStatus, Verb, parse_time};
+use tidegate_admin::{ServiceState, ServiceStatus, Verb, parse_time};
 
 mod drain;
 mod fold;

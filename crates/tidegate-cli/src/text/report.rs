@@ -7,8 +7,8 @@
 
 use serde_json::Value;
 use tidegate::Json;
-use tidegate::admin::Reported;
-use tidegate::admin::schema::{self, Words};
+use tidegate_admin::Reported;
+use tidegate_admin::schema::{self, Words};
 
 use super::{SHOWN, coarse, fold, in_seconds, shown};
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use std::collections::BTreeMap;
-
 use tidegate::Json;
-use tidegate::admin::ShowRequest;
-use tidegate::admin::views::{self, Columns};
+use tidegate_admin::ShowRequest;
+use tidegate_admin::views::{self, Columns};
+
+use std::collections::BTreeMap;
 
 use super::{Text, instant, pretty, shown};
 

@@ -1,6 +1,6 @@
 //! What people read of the figures of the queue.
 
-use tidegate::admin::{ExpiringKind, KindStats, StatsReport, StatsRequest};
+use tidegate_admin::{ExpiringKind, KindStats, StatsReport, StatsRequest};
 
 use super::{Text, coarse, down, in_seconds, percent, shown, table, time};
 

@@ -3,9 +3,9 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate::admin::{CleanupRequest, Reported};
-use tidegate::program::{Failure, Service, stopped_by_signal};
-use tidegate::retention::{CleanupHooks, CleanupReport};
+use tidegate_admin::program::{Failure, Service, stopped_by_signal};
+use tidegate_admin::retention::{CleanupHooks, CleanupReport};
+use tidegate_admin::{CleanupRequest, Reported};
 use tokio::sync::watch;
 
 use super::answered;

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use tidegate::program::{Failure, Service, stopped_by_signal};
 use tidegate::{DrainReport, Error, Hooks};
+use tidegate_admin::program::{Failure, Service, stopped_by_signal};
 use tidegate_core::queue;
 use tokio::sync::watch;
 

@@ -10,8 +10,8 @@ mod publish;
 mod status;
 
 use tidegate::Error;
-use tidegate::admin::{Reported, Request};
-use tidegate::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::{Reported, Request};
 
 use crate::answer::Answer;
 use crate::args::Verb;

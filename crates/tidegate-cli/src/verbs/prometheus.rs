@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use tidegate::Error;
-use tidegate::program::{Failure, Service};
-use tidegate::prometheus::{Format, down, metrics};
+use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::prometheus::{Format, down, metrics};
 
 use crate::answer::Answer;
 

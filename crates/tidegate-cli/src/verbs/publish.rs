@@ -1,7 +1,7 @@
 //! Publishes events.
 
 use tidegate::NewEvent;
-use tidegate::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Service};
 use tidegate_core::queue;
 
 use crate::answer::{Answer, json_argument, own_document};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::Error;
-use tidegate::admin::StatsRequest;
-use tidegate::program::{Failure, Service, stop_signal};
+use tidegate_admin::StatsRequest;
+use tidegate_admin::program::{Failure, Service, stop_signal};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{prometheus, run};

@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::migrate::Migrations;
-use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Program, Verdicts};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Verdicts};
+use tidegate_admin::Program;
 
 /// A customer has placed an order.
 #[derive(Debug, Serialize, Deserialize)]

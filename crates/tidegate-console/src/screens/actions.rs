@@ -5,7 +5,7 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Map;
-use tidegate::admin::TimeArg;
+use tidegate_admin::TimeArg;
 use tidegate_cli::Answer;
 
 use super::forget;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::views::AuditRequest;
+use tidegate_admin::views::AuditRequest;
 
 use crate::context::PageContext;
 use crate::form::{Form, Params};

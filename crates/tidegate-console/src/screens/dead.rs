@@ -1,7 +1,7 @@
 //! Dead letters by kind and error code, with links to replay them.
 
 use maud::{Markup, html};
-use tidegate::admin::{Cause, FailuresReport, FailuresRequest, parse_time_arg};
+use tidegate_admin::{Cause, FailuresReport, FailuresRequest, parse_time_arg};
 use tidegate_cli::quoted;
 
 use crate::context::PageContext;

@@ -2,8 +2,8 @@
 
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
-use tidegate::admin::DoctorRequest;
-use tidegate::doctor::{DoctorReport, State as Judged};
+use tidegate_admin::DoctorRequest;
+use tidegate_admin::doctor::{DoctorReport, State as Judged};
 
 use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
 use crate::context::PageContext;

@@ -1,7 +1,7 @@
 //! Finished drains and their cost.
 
 use maud::{Markup, html};
-use tidegate::admin::views::DrainRun;
+use tidegate_admin::views::DrainRun;
 
 use crate::context::PageContext;
 use crate::html::{bytes, chip, empty, millis, number, short, table, time_of};

@@ -6,7 +6,7 @@ use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::Json;
-use tidegate::admin::views::{self, Content, Dossier};
+use tidegate_admin::views::{self, Content, Dossier};
 use tidegate_cli::pretty;
 
 use crate::action_forms::offer;

@@ -4,7 +4,7 @@
 use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::{ListRequest, Request, SearchReport, Searched};
+use tidegate_admin::{ListRequest, Request, SearchReport, Searched};
 
 use crate::actions::{Action, Intent};
 use crate::context::PageContext;

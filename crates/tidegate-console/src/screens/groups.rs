@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::{Value, json};
-use tidegate::admin::BlockedGroupsRequest;
+use tidegate_admin::BlockedGroupsRequest;
 use tidegate_cli::quoted;
 
 use super::events;

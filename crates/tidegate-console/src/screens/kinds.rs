@@ -3,7 +3,7 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::views::Kind;
+use tidegate_admin::views::Kind;
 use tidegate_cli::quoted;
 
 use super::overview::{figures, spans, state};

@@ -1,7 +1,7 @@
 //! Leases: which workers hold which events.
 
 use maud::{Markup, html};
-use tidegate::admin::{LeaseStatus, LeasesRequest};
+use tidegate_admin::{LeaseStatus, LeasesRequest};
 
 use crate::context::PageContext;
 use crate::html::{chip, empty, event, number, short, table, time_of};

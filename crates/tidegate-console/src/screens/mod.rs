@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use tidegate::admin::views::Span;
+use tidegate_admin::views::Span;
 
 use crate::form::Form;
 use crate::metrics::metrics;

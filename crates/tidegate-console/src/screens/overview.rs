@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 use tidegate::ServiceState;
-use tidegate::admin::views::{Depth, Kind, KindTotals, Overview, Span, Step};
+use tidegate_admin::views::{Depth, Kind, KindTotals, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;

@@ -1,7 +1,7 @@
 //! Schedules of periodic events.
 
 use maud::{Markup, html};
-use tidegate::admin::{ScheduleStatus, SchedulesRequest};
+use tidegate_admin::{ScheduleStatus, SchedulesRequest};
 
 use crate::action_forms::offer;
 use crate::context::PageContext;

@@ -1,8 +1,8 @@
 //! The services that handlers call: their state and limits.
 
 use maud::{Markup, html};
-use tidegate::admin::views::TargetState;
 use tidegate::{ServiceState, ServiceStatus};
+use tidegate_admin::views::TargetState;
 
 use crate::action_forms::offer;
 use crate::context::PageContext;

@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 
 use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
-use tidegate::Error;
 
 pub(crate) use token::{COOKIE, SESSION_S, cookie};
 
 use proxy::Proxy;
+use tidegate::Error;
 use token::Tokens;
 
 /// An authenticated person.

@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::flush::{Change, FlushReport, WriteResult};
 use super::leases::{Leases, Window, WindowRaise};
-use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A group with an event that is ready or running, and the events that wait after it.
 #[derive(Default)]

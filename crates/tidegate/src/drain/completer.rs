@@ -10,6 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
+use tidegate_core::connect::Database;
+use tidegate_core::error::Error;
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{Finalization, Retried};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -24,11 +29,6 @@ use super::services::Services;
 use super::session::Lane;
 use crate::context::{self, Context, Written};
 use crate::outcome::HandlerEnd;
-use tidegate_core::connect::Database;
-use tidegate_core::error::Error;
-use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
-use tidegate_core::progress::Status;
-use tidegate_core::queue::{Finalization, Retried};
 
 /// How long to wait for a fuller flush: one commit for many events.
 const FLUSH_AGE: Duration = Duration::from_millis(10);

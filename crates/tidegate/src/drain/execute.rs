@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tidegate_core::trace;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
@@ -15,7 +16,6 @@ use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
 use crate::outcome::HandlerEnd;
-use tidegate_core::trace;
 
 /// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {

@@ -6,6 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::error::Error;
+use tidegate_core::queue::{
+    self, Claim, DueSchedule, Fired, Firing, Grant, Kept, LeaseRequest, LeasedBatch, Walk,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -15,11 +20,6 @@ use super::leases::Leases;
 use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
 use super::session::{Lane, Session};
-use tidegate_core::connect::{Client, Database};
-use tidegate_core::error::Error;
-use tidegate_core::queue::{
-    self, Claim, DueSchedule, Fired, Firing, Grant, Kept, LeaseRequest, LeasedBatch, Walk,
-};
 
 /// The most delayed events that become ready at once.
 const PROMOTE_LIMIT: u32 = 1000;

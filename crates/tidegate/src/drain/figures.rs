@@ -32,13 +32,7 @@ pub struct Figures {
 impl Figures {
     /// Records an attempt: how it ended and how long its handlers took. `None` means a retry. A snoozed
     /// attempt counts as such, however it ended.
-    pub(crate) fn note(
-        &mut self,
-        kind: &str,
-        ended: Option<Status>,
-        snoozed: bool,
-        took: Duration,
-    ) {
+    pub fn note(&mut self, kind: &str, ended: Option<Status>, snoozed: bool, took: Duration) {
         if !self.kinds.contains_key(kind) {
             self.kinds.insert(kind.to_owned(), KindFigures::default());
         }

@@ -9,13 +9,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
-use crate::ending;
-use super::leases::WindowRaise;
-use super::services::Services;
-use super::session::Session;
-use crate::outcome::{HandlerEnd, is_put_off};
 use tidegate_core::connect::Client;
 use tidegate_core::error::Error;
 use tidegate_core::fault::Fault;
@@ -25,6 +18,13 @@ use tidegate_core::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, Returned,
     ServiceReport,
 };
+use uuid::Uuid;
+
+use super::leases::WindowRaise;
+use super::services::Services;
+use super::session::Session;
+use crate::ending;
+use crate::outcome::{HandlerEnd, is_put_off};
 
 /// With more refusals than this in one round, no single event is at fault. The round ends and is tried again
 /// later.

@@ -4,11 +4,11 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
 
 /// A request to start more of a lease, up to an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::lease::Lease;
+use tidegate_core::queue::{Claim, Grant, LeasedBatch, Limited};
 use tokio::time::Instant;
 
 use super::fetcher::FetchKind;
 use super::scan::{Scan, ScanStep, WhenEmpty};
 use super::services::Services;
-use tidegate_core::lease::Lease;
-use tidegate_core::queue::{Claim, Grant, LeasedBatch, Limited};
 
 /// A granted start that was not used for this long is forgotten, unless it is the only one left. Late events
 /// must not all start at once.

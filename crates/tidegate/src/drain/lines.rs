@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::settle::AttemptResult;
 use tidegate_core::config::millis;
 use tidegate_core::lease::{Lease, LeasedEvent};
 use tidegate_core::progress::Status;
 use tidegate_core::trace;
+
+use super::settle::AttemptResult;
 
 /// The most lines, kinds and codes that a run counts apart. The codes of further ones are counted as others.
 const MOST_COUNTED: usize = 100;

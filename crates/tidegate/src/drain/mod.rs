@@ -27,7 +27,7 @@ mod limits;
 pub mod lines;
 mod observers;
 mod options;
-pub(crate) mod report;
+pub mod report;
 mod rest;
 mod scan;
 mod scheduling;
@@ -41,6 +41,15 @@ mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::chain::{Chain, StartDrain};
+use tidegate_core::config::millis;
+use tidegate_core::connect::Database;
+use tidegate_core::error::Error;
+use tidegate_core::fault::Fault;
+use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
+use tidegate_core::progress::Status;
+use tidegate_core::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried};
+use tidegate_core::sealing;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -67,19 +76,10 @@ use self::workers::{
 };
 use crate::budget::Budget;
 use crate::context::Context;
-use crate::ending;
 use crate::dispatch::Dispatch;
+use crate::ending;
 use crate::handler::{HandlerError, Unhandled};
 use crate::outcome::HandlerEnd;
-use tidegate_core::chain::{Chain, StartDrain};
-use tidegate_core::config::millis;
-use tidegate_core::connect::Database;
-use tidegate_core::error::Error;
-use tidegate_core::fault::Fault;
-use tidegate_core::lease::{Lease, LeaseDecision, LeasedEvent};
-use tidegate_core::progress::Status;
-use tidegate_core::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried};
-use tidegate_core::sealing;
 
 /// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +107,8 @@ pub struct Hooks {
     /// Starts further drains: alongside this one while there is more to do than it can finish in time, and
     /// after it if its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
+    /// Receives the run's figures by kind when it ends, even if it fails.
+    pub figures: Option<oneshot::Sender<Figures>>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -130,18 +132,7 @@ pub async fn drain_with<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
     options: &DrainOptions,
-    hooks: Hooks,
-) -> Result<DrainReport, DrainError> {
-    drain_measured(database, app, options, hooks, None).await
-}
-
-/// Like [`drain_with`]. `figures` receives the run's figures by kind when it ends, even if it fails.
-pub(crate) async fn drain_measured<D: Dispatch>(
-    database: &Database,
-    app: Arc<D>,
-    options: &DrainOptions,
-    hooks: Hooks,
-    figures: Option<oneshot::Sender<Figures>>,
+    mut hooks: Hooks,
 ) -> Result<DrainReport, DrainError> {
     let refused = |source| DrainError {
         report: Box::default(),
@@ -153,10 +144,10 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     let database = database.with_own_pool().map_err(refused)?;
     let app = Error::within("program", budget.total(), app.for_run(&database));
     let app = app.await.map_err(refused)?;
-    let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
     let pool = Pool::new(options.concurrency, handlers);
-    let observers = Observers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
+    let (progress, figures) = (hooks.progress.take(), hooks.figures.take());
+    let observers = Observers::new(progress, figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
         Drain::new(database, app, budget, options, hooks, observers, pool)

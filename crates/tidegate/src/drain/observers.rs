@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tidegate_core::error::Error;
 use tokio::sync::{oneshot, watch};
 
 use super::figures::Figures;
@@ -12,7 +13,6 @@ use super::settle::AttemptResult;
 use super::spans::Spans;
 use crate::context::Context;
 use crate::outcome::{HandlerEnd, is_put_off};
-use tidegate_core::error::Error;
 
 #[derive(Default)]
 pub(super) struct Observers {

@@ -3,9 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::outcome::RetryPolicy;
 use tidegate_core::config::{environment, settings};
 use tidegate_core::error::Error;
+
+use crate::outcome::RetryPolicy;
 
 settings! {
     /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::status::ServiceStatus;
+use tidegate_core::trace::SPANS;
 use tracing::Span;
 use tracing::field::Empty;
 
 use crate::handler::ServiceCall;
-use tidegate_core::status::ServiceStatus;
-use tidegate_core::trace::SPANS;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopReason {
@@ -32,20 +32,22 @@ pub enum StopReason {
 
 /// A number that a run counts.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub struct Counter {
     /// Its field in the span of a drain.
-    pub(crate) span_field: &'static str,
+    pub span_field: &'static str,
     /// What people call it; empty if no text has it.
-    pub(crate) label: &'static str,
+    pub label: &'static str,
     /// Its metric for CloudWatch; empty if it has none. Two of one metric are added up.
-    pub(crate) metric: &'static str,
-    pub(crate) class: Class,
-    pub(crate) of: fn(&DrainReport) -> u64,
+    pub metric: &'static str,
+    /// What it counts.
+    pub class: Class,
+    /// Reads it in a report.
+    pub of: fn(&DrainReport) -> u64,
 }
 
 /// What a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// Leased events that went this way: each goes one of these ways.
     End,
     /// Something else.
@@ -69,7 +71,7 @@ macro_rules! report {
         }
 
         /// All that a run counts.
-        pub(crate) const COUNTERS: &[Counter] = &[$(Counter {
+        pub const COUNTERS: &[Counter] = &[$(Counter {
             span_field: concat!("tidegate.", stringify!($name)),
             label: $label,
             metric: $metric,
@@ -107,7 +109,7 @@ report! {
     /// deferred + snoozed + released + lease_lost`. Events that ended as expired, abandoned or given up were
     /// not leased to a handler for that.
     #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-    #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[serde(tag = "action", rename = "drain")]
     #[non_exhaustive]
     counters {
@@ -181,7 +183,7 @@ report! {
         /// next try, or the end of another worker's lease or slot makes work available; RFC 3339. If it is
         /// overdue, the current time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
+        #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
         pub next_due_at: Option<String>,
         /// Age of the oldest live event.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,7 +213,7 @@ report! {
 
 /// The calls of a service. Each event counts as a call, also if several share one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ServiceCalls {
     /// All calls.
@@ -261,7 +263,7 @@ impl ServiceCalls {
 
 /// The cost of a run, without the handlers' own connections and the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
     /// How long the run's two sessions waited for the database, together. That is the database's work, the

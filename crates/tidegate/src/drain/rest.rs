@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3};
-
-use super::{Drain, StopReason};
-use crate::dispatch::Dispatch;
 use tidegate_core::connect::Conn;
 use tidegate_core::error::Error;
 use tidegate_core::queue::{self, Queryable};
+
+use super::{Drain, StopReason};
+use crate::dispatch::Dispatch;
 
 /// The longest time that a look may take.
 const LOOK: Duration = Duration::from_secs(5);

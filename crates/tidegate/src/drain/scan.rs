@@ -10,9 +10,8 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use tidegate_core::queue::{LeasedBatch, Walk};
+use tokio::time::Instant;
 
 /// The most work in one lease, by the handlers' pace. While a lease is under way, the same amount may wait.
 pub(super) const WORTH: Duration = Duration::from_millis(250);

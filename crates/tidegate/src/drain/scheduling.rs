@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tidegate_core::error::Error;
+use tidegate_core::queue::{DueSchedule, Fired, Firing};
 use tokio::time::Instant;
 
 use crate::schedule;
-use tidegate_core::error::Error;
-use tidegate_core::queue::{DueSchedule, Fired, Firing};
 
 /// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about
 /// this late.

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::queue::{Limited, ServiceReport, Watched};
+use tidegate_core::status::ServiceState;
 use tokio::time::Instant;
 
 use super::report::ServiceCalls;
 use crate::context::Outside;
 use crate::handler::{Done, HandlerError, HandlerResult, NOT_CALLED, ServiceCall};
-use tidegate_core::lease::{Lease, LeasedEvent};
-use tidegate_core::queue::{Limited, ServiceReport, Watched};
-use tidegate_core::status::ServiceState;
 
 /// After this many unanswered calls in a row, the run makes no more calls until the database has answered the
 /// report.

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
-
 use tidegate_core::connect::{Client, Database};
 use tidegate_core::error::Error;
+use tokio::time::Instant;
 
 /// How often a failed statement is tried. If the connection is lost, the next try opens a new one.
 const TRIES: u32 = 4;

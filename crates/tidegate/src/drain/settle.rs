@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::ending;
-use super::flush::CountedAs;
-use super::report::DrainReport;
-use crate::handler::{Committed, Done};
-use crate::outcome::{self, Disposition, HandlerEnd, RetryPolicy, is_charged};
 use tidegate_core::lease::LeasedEvent;
 use tidegate_core::progress::{Deferred, Interrupted, Progress, Status};
 use tidegate_core::queue::{Finalization, Retried};
+
+use super::flush::CountedAs;
+use super::report::DrainReport;
+use crate::ending;
+use crate::handler::{Committed, Done};
+use crate::outcome::{self, Disposition, HandlerEnd, RetryPolicy, is_charged};
 
 /// What is left to write for an event that ran.
 pub(super) enum AttemptResult {

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_core::chain::{Chain, StartDrain};
+use tidegate_core::config::millis;
+use tidegate_core::connect::Conn;
+use tidegate_core::error::Error;
+use tidegate_core::queue::{self, Kept, LeftToDo, Taken};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Drain, DrainReport, StopReason};
 use crate::dispatch::Dispatch;
-use tidegate_core::chain::{Chain, StartDrain};
-use tidegate_core::config::millis;
-use tidegate_core::connect::Conn;
-use tidegate_core::error::Error;
-use tidegate_core::queue::{self, Kept, LeftToDo, Taken};
 
 /// How often a slot is renewed, unless leases are renewed more often. Only then may a drain look whether it
 /// needs others, because its rate means little before.

@@ -11,14 +11,6 @@
 
 use std::time::Duration;
 
-use tracing::field::Empty;
-use tracing::{Instrument, Span};
-
-use super::report::{self, COUNTERS, DrainReport, StopReason};
-use super::settle::AttemptResult;
-use crate::context::Context;
-use crate::handler::HandlerResult;
-use crate::outcome::HandlerEnd;
 use tidegate_core::chain::Chain;
 use tidegate_core::config::millis;
 use tidegate_core::error::Error;
@@ -28,6 +20,14 @@ use tidegate_core::queue::Retried;
 use tidegate_core::trace::{
     self, Publishing, SPANS, TraceContext, messaging_span, record_messaging,
 };
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
+
+use super::report::{self, COUNTERS, DrainReport, StopReason};
+use super::settle::AttemptResult;
+use crate::context::Context;
+use crate::handler::HandlerResult;
+use crate::outcome::HandlerEnd;
 
 /// The spans of one drain. It has some only if somebody collects them.
 pub(super) struct Spans {

@@ -12,6 +12,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::connect::Database;
+use tidegate_core::event::{DecodeError, Event};
+use tidegate_core::fault::Fault;
+use tidegate_core::lease::{Lease, LeasedEvent};
+use tidegate_core::queue::InHand;
+use tidegate_core::sealing;
+use tidegate_core::trace::TraceContext;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -30,13 +37,6 @@ use crate::dispatch::Dispatch;
 use crate::handler::{HandlerError, Unhandled};
 use crate::outcome::HandlerEnd;
 use crate::policies::{BatchLimits, Policies};
-use tidegate_core::connect::Database;
-use tidegate_core::event::{DecodeError, Event};
-use tidegate_core::fault::Fault;
-use tidegate_core::lease::{Lease, LeasedEvent};
-use tidegate_core::queue::InHand;
-use tidegate_core::sealing;
-use tidegate_core::trace::TraceContext;
 
 /// Handlers that have recently taken less than this on average count as quick: events may line up behind
 /// them.

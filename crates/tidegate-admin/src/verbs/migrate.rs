@@ -1,0 +1,42 @@
+//! The verb `migrate`: brings the schema up to date.
+
+use tidegate_core::migrate::MigrateReport;
+
+use super::prelude::*;
+
+/// Bring the schema up to date and register this program's kinds of events.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate migrate --roles")]
+#[serde(default)]
+pub struct MigrateRequest {
+    /// Also create the roles tidegate_publish, tidegate_drain, tidegate_pull, tidegate_operate, tidegate_read
+    /// and tidegate_jobs, and grant their privileges.
+    #[arg(long)]
+    pub roles: bool,
+    /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
+    #[arg(long)]
+    pub share: bool,
+    /// Store the targets and kinds of this file, in place of those that are stored.
+    #[arg(long, value_name = "FILE", value_parser = text_of, hide = true)]
+    pub targets: Option<String>,
+    /// Only say what the file would change. The schema must be up to date.
+    #[arg(long, requires = "targets", hide = true)]
+    pub dry_run: bool,
+}
+
+/// Reads the file of a flag.
+fn text_of(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
+statements! {}
+
+impl Verb for MigrateRequest {
+    const NAME: &'static str = "migrate";
+
+    type Report = MigrateReport;
+
+    async fn run(&self, service: &Service) -> Result<MigrateReport> {
+        service.migrate(self.clone()).await
+    }
+}
