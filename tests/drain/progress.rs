@@ -7,7 +7,7 @@ use test_support::cli::Cli;
 use test_support::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
 use test_support::{TestDb, column};
 use tidegate::connect::Client;
-use tidegate::{Done, DrainOptions, DrainReport};
+use tidegate::{Done, DrainOptions, DrainReport, StopReason};
 use tidegate_core::queue;
 use tokio::sync::Semaphore;
 
@@ -124,9 +124,10 @@ async fn a_handler_that_lost_its_event_learns_it_when_it_reports_progress() {
         client.execute(later, &[&id]).await.unwrap();
         steps.go_on.add_permits(1);
     };
-    // It would tell its progress for ever.
+    // It would tell its progress for ever, and only the end of the run would stop it.
     let (report, ()) = tokio::join!(drained(&db, &app), take_away);
     assert_eq!((report.completed, report.lease_lost), (0, 1), "{report:?}");
+    assert_eq!(report.stop_reason, StopReason::QueueEmpty);
     let stale = "SELECT count(*) FROM tidegate.events WHERE reported IS NOT NULL";
     assert_eq!(number(&client, stale).await, 0);
 }

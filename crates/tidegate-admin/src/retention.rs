@@ -34,7 +34,6 @@ pub struct CleanupOptions {
     /// The operator's name, for the audit.
     pub actor: Option<String>,
     /// The time that counts as now, if it is earlier than the database's; for tests.
-    #[doc(hidden)]
     pub now: Option<SystemTime>,
 }
 

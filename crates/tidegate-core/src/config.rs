@@ -140,7 +140,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A value that a setting may have.
-#[doc(hidden)]
 pub trait Value: Sized + PartialOrd {
     /// # Errors
     /// A sentence that says what is allowed.
@@ -234,7 +233,6 @@ impl<T: Value> Value for Option<T> {
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
-#[doc(hidden)]
 pub fn read<T: Value>(
     lookup: Lookup<'_>,
     variable: &str,
@@ -273,7 +271,6 @@ fn out_of<T: Value>(limits: &RangeInclusive<T>, got: &str) -> String {
 }
 
 /// A declared setting, as the reference page shows it.
-#[doc(hidden)]
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// The variable of the environment.

@@ -367,7 +367,6 @@ macro_rules! events {
 }
 
 /// Returns the kinds of all parts of a program.
-#[doc(hidden)]
 pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
     let (mut part, mut of_part, mut at) = (0, 0, 0);
@@ -383,7 +382,9 @@ pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str;
 }
 
 /// Does not compile for a kind that nobody may name so, or for kinds of which two are alike.
-#[doc(hidden)]
+///
+/// # Panics
+/// When one is not.
 pub const fn check_kinds(kinds: &[&str]) {
     let mut at = 0;
     while at < kinds.len() {
@@ -404,7 +405,6 @@ pub const fn check_kinds(kinds: &[&str]) {
 }
 
 /// Whether a program may have a kind of this name: 1 to 100 characters of `[a-z0-9_.-]`.
-#[doc(hidden)]
 #[must_use]
 pub const fn is_kind(name: &str) -> bool {
     let name = name.as_bytes();
@@ -430,7 +430,9 @@ const fn are_alike(one: &[u8], other: &[u8]) -> bool {
 const VERSION: &str = "tidegate_version";
 
 /// Decodes a payload of the kind's current version `known`, or uses `lift` to convert an older version to it.
-#[doc(hidden)]
+///
+/// # Errors
+/// [`DecodeError`] says why the text is no such payload.
 pub fn decode<P: DeserializeOwned>(
     kind: &'static str,
     payload: Option<&[u8]>,
@@ -490,7 +492,9 @@ fn marked(text: &[u8]) -> Result<Option<(u32, Vec<u8>)>, serde_json::Error> {
 }
 
 /// Decodes a payload of an older version and lifts it.
-#[doc(hidden)]
+///
+/// # Errors
+/// When the text is no payload of the old version.
 pub fn lift<O: DeserializeOwned, P>(
     text: &[u8],
     lift: impl FnOnce(O) -> P,
@@ -499,7 +503,9 @@ pub fn lift<O: DeserializeOwned, P>(
 }
 
 /// Encodes a payload for storage. Every version but the first is stored with the payload.
-#[doc(hidden)]
+///
+/// # Errors
+/// When the payload cannot be written as JSON.
 pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, serde_json::Error> {
     let raw = serde_json::value::to_raw_value(payload)?;
     if version == 1 {

@@ -269,14 +269,12 @@ impl<'a> Migrate<'a> {
 
     /// Sets this program's periodic events. Those that it declared before and does not declare now are
     /// removed.
-    #[doc(hidden)]
     pub fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
         self.schedules = Some((keeper, declared));
         self
     }
 
     /// Replaces the targets that are declared in the database, with the operator's name for the audit.
-    #[doc(hidden)]
     pub fn targets(mut self, targets: &'a Targets, actor: Option<&'a str>) -> Self {
         self.targets = Some((targets, actor));
         self
@@ -334,7 +332,6 @@ impl Migrate<'_> {
     ///
     /// # Errors
     /// [`Error::Migrate`] when the schema is not up to date; otherwise as [`Migrate::run`].
-    #[doc(hidden)]
     pub async fn compare(self) -> Result<MigrateReport> {
         let mut client = self.database.connect().await?;
         check(&client, &[], &self.tables).await?;

@@ -146,14 +146,12 @@ pub fn current() -> Option<TraceContext> {
 static INVOCATION: RwLock<Option<String>> = RwLock::new(None);
 
 /// Notes the X-Ray header of the invocation that this process answers.
-#[doc(hidden)]
 pub fn note_invocation(header: Option<String>) {
     *INVOCATION.write().unwrap_or_else(PoisonError::into_inner) = header;
 }
 
 /// Returns the X-Ray header of the invocation that this process answers. With it, Lambda detects functions
 /// that call each other in a loop.
-#[doc(hidden)]
 pub fn invocation() -> Option<String> {
     INVOCATION
         .read()

@@ -449,7 +449,7 @@ impl std::error::Error for HandlerError {}
     label = "say it first: `.unavailable()?` if a service has not answered, otherwise `.retryable()?` or `.reject(\"code\")?`"
 )]
 pub trait HasVerdict {
-    #[doc(hidden)]
+    /// Returns the retry.
     fn verdict(self) -> HandlerError;
 }
 

@@ -140,7 +140,6 @@ impl<E: Event> Schedule<E> {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the schedule and what is wrong with it.
-    #[doc(hidden)]
     pub fn declared(&self) -> Result<Declared> {
         let wrong = |why: &dyn std::fmt::Display| {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))

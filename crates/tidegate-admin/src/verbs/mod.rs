@@ -158,7 +158,6 @@ macro_rules! verbs {
         pub(crate) const ACTIONS: &[&str] = &[$($($request::NAME,)+)*];
 
         /// The statements of the verbs and views, for tests.
-        #[doc(hidden)]
         pub fn statements() -> impl Iterator<Item = &'static Statement> {
             static OF_VERBS: &[&[&Statement]] = &[$($file::ALL,)* publish::ALL];
             let all = OF_VERBS.iter().chain(&views::STATEMENTS);

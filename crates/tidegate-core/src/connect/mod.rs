@@ -42,7 +42,6 @@ use self::pool::{Lent, NO_TRANSACTION, Opener, POOL_WAIT, pool};
 pub use self::schema::BEGIN;
 use self::schema::Session;
 pub use self::schema::{Client, Schema, Transaction};
-#[doc(hidden)]
 pub use self::schema::{Conn, Queryable};
 use self::secret::{DatabasePlace, DatabaseSecret};
 use self::source::{Logins, Source};
