@@ -62,7 +62,7 @@ def figures():
     product = [*rust, *sql]
     library = {file: texts[file] for file in rust if file.parts[0] == "crates"}
     hidden = {name for text in library.values() for name in re.findall(r"#\[doc\(hidden\)\]\s*(?:#\[[^\n]*\]\s*)*pub (?:async |const )?\w+ (\w+)", text)}
-    job = "\n".join(code for file, code in rust.items() if file.parts[0] == "src")
+    job = "\n".join(code for file, code in rust.items() if file.parts[0] == "src" or "starter" in file.parts)
     types = Counter(name for text in library.values() for name in set(NAMED.findall(text)))
     structs = sorted(len(FIELD.findall(body)) for code in rust.values() for body in STRUCT.findall(code))
     tests = [texts[file] for file in files if file.suffix == ".rs" and "tests" in file.parts]
@@ -70,7 +70,7 @@ def figures():
         "product Rust, lines": sum(sizes.values()),
         "the largest crate, per cent of it": round(100 * max(sizes.values()) / sum(sizes.values())),
         "hidden public items": sum(text.count("doc(hidden)") for text in library.values()),
-        "hidden names that the job uses": sum(bool(re.search(rf"\b{name}\b", job)) for name in hidden),
+        "hidden names that the job and the starter use": sum(bool(re.search(rf"\b{name}\b", job)) for name in hidden),
         "product files that name a column of an event": median_high(naming(column, product, texts) for column in COLUMNS),
         "product files that name a verb": median_high(naming(verb, product, texts) for verb in VERBS),
         "files that name a verb": median_high(naming(verb, texts, texts) for verb in VERBS),

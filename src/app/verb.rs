@@ -29,7 +29,7 @@ pub struct Submit {
 pub async fn submit(ask: Ask, request: Submit) -> Result<Answer, Error> {
     let json = json!(json_argument("JSON", &request.document)?);
     let failed = |stage| move |source| Error::Database { stage, source };
-    let mut client = ask.service.database.connect().await?;
+    let mut client = ask.runtime.database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
     let report = request.what.take_in(&tx, None, &json).await?;
     tx.commit().await.map_err(failed("commit"))?;
@@ -61,7 +61,7 @@ pub struct ReceiveIssuing {
 /// As [`super::checks::answer`].
 pub async fn receive_issuing(ask: Ask, request: ReceiveIssuing) -> Result<Answer, Error> {
     let message = json!({"message": json_argument("--message", &request.message)?});
-    let answer = ask.service.further("receive_issuing", message).await?;
+    let answer = ask.runtime.further("receive_issuing", message).await?;
     let text = match (answer["id"].as_i64(), &answer["created"]) {
         (None, _) => "the message requests no check; nothing was stored".to_owned(),
         (Some(id), Value::Bool(true)) => format!("published event {id}"),

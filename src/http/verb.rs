@@ -77,9 +77,9 @@ pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
-    let database = &ask.service.database;
+    let database = &ask.runtime.database;
     let router = measured(database.clone(), access, scrapes);
-    let router = waking(router, database, ask.service.wakes.clone(), false);
+    let router = waking(router, database, ask.runtime.wakes.clone(), false);
     let router = recording(router, tidegate_otel::installed().cloned());
     let served = serve(listener, router, stop).await;
     served.map_err(failed)?;

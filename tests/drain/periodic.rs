@@ -19,7 +19,7 @@ use tidegate::connect::Client;
 use tidegate::schedule::plan;
 use tidegate::seal::PayloadKeys;
 use tidegate::{CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Schedule};
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_admin::{DoctorRequest, MigrateRequest, Program, SchedulesRequest};
 use tidegate_core::queue::{self, drop_schedule, due_schedules, fire_schedules, put_schedule};
 use tokio::sync::Notify;
@@ -551,7 +551,7 @@ impl Dispatch for Daily {
     }
 }
 
-fn service(db: &TestDb, version: Daily) -> Service {
+fn service(db: &TestDb, version: Daily) -> Runtime {
     let url = db.url.clone();
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     Program::new(move |_| Ok(version)).start(&lookup).unwrap()

@@ -7,22 +7,22 @@ use test_support::probe::number;
 use test_support::{TestDb, contains, empty_database, has, lacks};
 use tidegate::testing::{Attempt, Status};
 use tidegate::{Context, Dispatch, Done, Handlers, Hooks, NewEvent, publish};
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_admin::{DoctorRequest, MigrateRequest, Request};
 
 #[expect(dead_code, reason = "its `main` is for the command line")]
 #[path = "../../examples/shop.rs"]
 mod example;
 
-fn shop(db: &TestDb) -> Service {
+fn shop(db: &TestDb) -> Runtime {
     let url = db.url.clone();
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     example::program().start(&lookup).unwrap()
 }
 
-async fn drained(service: &Service) -> serde_json::Value {
-    let drain: Request = service.actions.request(json!({"action": "drain"})).unwrap();
-    let answer = service.answer(&drain, None, Hooks::default()).await;
+async fn drained(runtime: &Runtime) -> serde_json::Value {
+    let drain: Request = runtime.actions.request(json!({"action": "drain"})).unwrap();
+    let answer = runtime.answer(&drain, None, Hooks::default()).await;
     answer.unwrap().read().unwrap()
 }
 
@@ -95,8 +95,8 @@ async fn another_programs_command_line_says_whose_queue_it_is_and_changes_nothin
     assert_eq!(drained_by(&service).await, json!(3 * 2));
 }
 
-async fn drained_by(service: &Service) -> serde_json::Value {
-    drained(service).await["completed"].clone()
+async fn drained_by(runtime: &Runtime) -> serde_json::Value {
+    drained(runtime).await["completed"].clone()
 }
 
 #[tokio::test]

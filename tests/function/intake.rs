@@ -16,7 +16,7 @@ use tidegate::connect::{Client, Transaction};
 use tidegate::intake::{Message, Receipt, is_refusal};
 use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, publish};
 use tidegate_admin::Program;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tokio::net::TcpListener;
 
 tidegate::events! {
@@ -72,7 +72,7 @@ async fn take_in(transaction: &Transaction<'_>, message: &Message) -> Result<(),
     Ok(())
 }
 
-fn service(db: &TestDb) -> Service {
+fn service(db: &TestDb) -> Runtime {
     let program = Program::new(|_| Ok(Handling))
         .receive(|transaction, message| Box::pin(take_in(transaction, message)));
     let lookup = |name: &str| (name == "DATABASE_URL").then(|| db.url.clone());

@@ -14,7 +14,7 @@ use tidegate::connect::Client;
 use tidegate::migrate::MigrateReport;
 use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState};
 use tidegate_admin::doctor::{DoctorReport, State};
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_admin::{MigrateRequest, RetireRequest};
 use tidegate_core::queue;
 use tidegate_relay::Relay;
@@ -46,11 +46,11 @@ order_paid = { targets = ["bill", "ship"] }
 report_wanted = "pull"
 "#;
 
-fn service(db: &TestDb) -> Service {
+fn service(db: &TestDb) -> Runtime {
     service_that_calls(db, None)
 }
 
-fn service_that_calls(db: &TestDb, hosts: Option<&str>) -> Service {
+fn service_that_calls(db: &TestDb, hosts: Option<&str>) -> Runtime {
     let lookup = |name: &str| match name {
         "DATABASE_URL" => Some(db.url.clone()),
         "TIDEGATE_TARGET_HOSTS" => hosts.map(str::to_owned),
@@ -251,9 +251,9 @@ async fn a_drain_handles_the_kinds_that_are_declared_and_no_others() {
     assert!(ship.last_error.is_some());
 }
 
-async fn examined(service: &Service) -> DoctorReport {
+async fn examined(runtime: &Runtime) -> DoctorReport {
     let request = tidegate_admin::DoctorRequest::default();
-    service.run(&request).await.unwrap()
+    runtime.run(&request).await.unwrap()
 }
 
 async fn doctor(db: &TestDb) -> (State, String) {
@@ -465,8 +465,8 @@ async fn large_events_share_requests_as_far_as_there_is_room_for_them() {
 }
 
 /// What the doctor says of the targets.
-async fn faults(service: &Service) -> Vec<String> {
-    let checks = examined(service).await.checks.into_iter();
+async fn faults(runtime: &Runtime) -> Vec<String> {
+    let checks = examined(runtime).await.checks.into_iter();
     let of_targets = checks.filter(|check| check.name == "targets");
     of_targets.map(|check| check.finding).collect()
 }

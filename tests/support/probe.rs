@@ -13,7 +13,7 @@ use tidegate::{
     HandlerResult, Handlers, NewEvent, Verdicts,
 };
 use tidegate_admin::Program;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use uuid::Uuid;
@@ -349,7 +349,7 @@ impl Dispatch for Nothing {
     }
 }
 
-pub fn service(db: &TestDb) -> Service {
+pub fn service(db: &TestDb) -> Runtime {
     let url = db.url.clone();
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()

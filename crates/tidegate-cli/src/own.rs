@@ -9,7 +9,7 @@ use tidegate::config::environment;
 use tidegate::{Error, Lookup};
 use tidegate_admin::Program;
 use tidegate_admin::logs::write_line;
-use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Runtime};
 
 use crate::answer::{Answer, print, print_error, program_name};
 use crate::args::{self, Cli, New, Verb};
@@ -77,7 +77,7 @@ enum OwnAnswer {
 /// The context of a program's own verb.
 pub struct Ask {
     /// The program, with its settings.
-    pub service: Service,
+    pub runtime: Runtime,
     /// Whether the answer is printed as JSON.
     pub json: bool,
 }
@@ -303,16 +303,16 @@ impl CommandLine {
         lookup: Lookup<'_>,
     ) -> Result<Answer, Failure> {
         let start = |program: Program| {
-            let mut service = program.start(lookup)?;
-            service.metrics_to = write_line;
-            Ok::<_, Error>(service)
+            let mut runtime = program.start(lookup)?;
+            runtime.metrics_to = write_line;
+            Ok::<_, Error>(runtime)
         };
         match chosen {
             Chosen::OfAll(verb) => verbs::answer(&start(self.program)?, *verb, json).await,
             Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {
                 OwnAnswer::Served(answer) => {
-                    let service = start(self.program)?;
-                    Ok(answer(Ask { service, json }, &matches).await?)
+                    let runtime = start(self.program)?;
+                    Ok(answer(Ask { runtime, json }, &matches).await?)
                 }
                 OwnAnswer::Alone(answer) => Ok(answer(&matches).await?),
             },

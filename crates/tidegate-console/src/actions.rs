@@ -177,11 +177,11 @@ impl Action {
 /// Runs an action, and starts a drain if it has made events ready. That nothing could be done is a conflict:
 /// the page showed an outdated state.
 pub(crate) async fn done(ctx: &PageContext, request: &Request) -> Result<Answer, Problem> {
-    let answer = tidegate_cli::answer(ctx.service(), request).await?;
+    let answer = tidegate_cli::answer(ctx.runtime(), request).await?;
     if !answer.is_done() {
         return Err(Problem::conflict(answer.text()));
     }
-    ctx.service().wake().await;
+    ctx.runtime().wake().await;
     Ok(answer)
 }
 

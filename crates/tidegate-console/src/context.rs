@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
 use tidegate::Error;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_admin::views::Rights;
 
 use crate::flash;
@@ -35,8 +35,8 @@ impl PageContext {
         &self.shared.settings.base
     }
 
-    pub(crate) fn service(&self) -> &Service {
-        &self.shared.service
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
     }
 
     /// Whether the console and the database allow this person to act.
@@ -70,7 +70,7 @@ impl PageContext {
         if self.is_part {
             return Ok(html! {});
         }
-        let kinds = self.service().kinds().await?;
+        let kinds = self.runtime().kinds().await?;
         Ok(html! { datalist #kinds { @for one in &kinds { option value=(one.kind) {} } } })
     }
 

@@ -44,11 +44,11 @@ pub fn run(program: Program) -> Result<(), Error> {
 }
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
-    let service = program.start(lookup)?;
+    let runtime = program.start(lookup)?;
     let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
-    let routes = mounted(&base, router(service, settings));
+    let routes = mounted(&base, router(runtime, settings));
     Ok(routes.layer(map_request(identified)))
 }
 

@@ -80,12 +80,12 @@ pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity};
 
 use shared::ConsoleState;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 
 /// Returns the console of this program. Links begin with the base path of the settings, but the routes do
 /// not: nest the router there.
-pub fn router(service: Service, settings: Settings) -> Router {
-    let shared = Arc::new(ConsoleState::new(service, settings));
+pub fn router(runtime: Runtime, settings: Settings) -> Router {
+    let shared = Arc::new(ConsoleState::new(runtime, settings));
     let pages = middleware::guarded(screens::pages(&shared), &shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))

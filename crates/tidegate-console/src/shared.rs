@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate::Error;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_admin::prometheus::Exporter;
 use tidegate_admin::views::Rights;
 use tidegate_http::Refusals;
@@ -22,7 +22,7 @@ const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 const WAITS: Duration = Duration::from_secs(2);
 
 pub(crate) struct ConsoleState {
-    pub service: Service,
+    pub runtime: Runtime,
     pub settings: Settings,
     pub exporter: Exporter,
     pub checkup: Checkup,
@@ -31,14 +31,14 @@ pub(crate) struct ConsoleState {
 }
 
 impl ConsoleState {
-    pub(crate) fn new(mut service: Service, settings: Settings) -> Self {
-        service.looks_within = Some(LOOKS_WITHIN);
-        service.database = service.database.with_at_most(settings.sessions, WAITS);
+    pub(crate) fn new(mut runtime: Runtime, settings: Settings) -> Self {
+        runtime.looks_within = Some(LOOKS_WITHIN);
+        runtime.database = runtime.database.with_at_most(settings.sessions, WAITS);
         Self {
-            exporter: Exporter::new(service.database.clone()),
+            exporter: Exporter::new(runtime.database.clone()),
             checkup: Checkup::default(),
             refusals: Refusals::default(),
-            service,
+            runtime,
             settings,
             rights: Mutex::default(),
         }
@@ -56,7 +56,7 @@ impl ConsoleState {
         {
             return Ok(rights);
         }
-        let rights = self.service.rights().await?;
+        let rights = self.runtime.rights().await?;
         let mut known = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some((Instant::now(), rights.clone()));
         Ok(rights)

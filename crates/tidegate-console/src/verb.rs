@@ -42,7 +42,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
-    let operator = ask.service.actor.as_deref();
+    let operator = ask.runtime.actor.as_deref();
     let settings = request.options.settings(Some(listen), operator)?;
     let link = settings.auth.link().unwrap_or_default();
     let base = settings.base.path().to_owned();
@@ -55,7 +55,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if !link.is_empty() {
         ask.say(&format!("open {url}{link} (the link works once)"));
     }
-    let routes = mounted(&base, router(ask.service, settings));
+    let routes = mounted(&base, router(ask.runtime, settings));
     serve(listener, routes, stop).await.map_err(failed)?;
     Ok(Answer::new(
         json!({"action": "console", "url": url}),

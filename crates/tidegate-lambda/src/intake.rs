@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::{Error, Json};
-use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Runtime};
 use tidegate_aws::DeadMessages;
 
 use crate::envelope::{Bearer, Delivery};
@@ -40,7 +40,7 @@ struct Tally {
 /// If the service must redeliver the whole envelope. The error is the first temporary reason, or otherwise
 /// the first permanent one.
 pub(crate) async fn take_in(
-    service: &Service,
+    runtime: &Runtime,
     bearer: Bearer,
     payload: &Json,
     time: Option<Duration>,
@@ -49,7 +49,7 @@ pub(crate) async fn take_in(
     let dead = dead.filter(|_| bearer == Bearer::Sqs);
     let originals = dead.and_then(|_| payload.read::<Value>().ok());
     let originals = originals.map_or(Value::Null, |mut payload| payload["Records"].take());
-    let mut receiver = service.receiver()?;
+    let mut receiver = runtime.receiver()?;
     let ends = time.map(|time| Instant::now() + time);
     let mut tally = Tally::default();
     let mut held = HashSet::new();
@@ -88,7 +88,7 @@ pub(crate) async fn take_in(
     if tally.received > 0 {
         let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
         // What was received is committed. A wake-up that takes too long costs the time until the next tick.
-        let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), service.wake()).await;
+        let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), runtime.wake()).await;
     }
     tally.answer(bearer)
 }

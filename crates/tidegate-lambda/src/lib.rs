@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
-use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
+use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, service_fn};
 use serde_json::Value;
 use tidegate_aws::{DeadMessages, Invoked, SelfInvoke};
 use tokio::runtime::Handle;
@@ -37,7 +37,7 @@ use tidegate::{Hooks, Json};
 use tidegate_admin::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
-use tidegate_admin::program::{Failure, Service, log_panics};
+use tidegate_admin::program::{Failure, Runtime, log_panics};
 use tidegate_admin::{Program, is_scheduled_event};
 
 /// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
@@ -86,9 +86,9 @@ pub fn run(program: Program) -> Result<(), Error> {
     tidegate_aws::install();
     let logs = start_logs(program.origin());
     let mut ready = logs.and_then(|()| program.start(&environment));
-    if let Ok(service) = &mut ready {
+    if let Ok(runtime) = &mut ready {
         // CloudWatch reads the metrics from the function's log.
-        service.metrics_to = write_line;
+        runtime.metrics_to = write_line;
     }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
@@ -135,12 +135,12 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
 }
 
 async fn serve(
-    ready: Arc<Result<Service, tidegate::Error>>,
+    ready: Arc<Result<Runtime, tidegate::Error>>,
     handlers: Handle,
 ) -> Result<(), Error> {
     // Prepare a connection while the first invocation is fetched.
-    if let Ok(service) = &*ready {
-        service.database.prepare();
+    if let Ok(runtime) = &*ready {
+        runtime.database.prepare();
     }
     let (stop, stopped) = watch::channel(false);
     let (busy, idle) = watch::channel(false);
@@ -155,7 +155,7 @@ async fn serve(
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Json>| {
         let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
-        let starts = matches!(&*ready, Ok(service) if service.options.starts_drains);
+        let starts = matches!(&*ready, Ok(runtime) if runtime.options.starts_drains);
         tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
@@ -173,7 +173,7 @@ async fn serve(
         };
         answering.instrument(invocation)
     });
-    let runtime = Runtime::new(handler).layer(layer_fn(|inner| WatchedRuntime {
+    let runtime = lambda_runtime::Runtime::new(handler).layer(layer_fn(|inner| WatchedRuntime {
         inner,
         busy: busy.clone(),
         spoiled: spoiled.clone(),
@@ -208,7 +208,7 @@ fn recorded_invocation(event: &LambdaEvent<Json>, is_cold: bool) -> tracing::Spa
 /// Answers an invocation and logs the result.
 async fn logged(
     event: LambdaEvent<Json>,
-    ready: Result<&Service, &tidegate::Error>,
+    ready: Result<&Runtime, &tidegate::Error>,
     hooks: Hooks,
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
@@ -275,22 +275,22 @@ fn outline(payload: &Json) -> Value {
 
 async fn answer(
     event: LambdaEvent<Json>,
-    ready: Result<&Service, &tidegate::Error>,
+    ready: Result<&Runtime, &tidegate::Error>,
     hooks: Hooks,
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
 ) -> Result<Json, FailedInvocation> {
-    let service = ready.map_err(|error| FailedInvocation::new("Configuration", error))?;
+    let runtime = ready.map_err(|error| FailedInvocation::new("Configuration", error))?;
     let refused = |error: tidegate::Error| FailedInvocation::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let event_payload = enveloped(event.payload);
     let payload = outline(&event_payload);
     let answered = if let Some(bearer) = Bearer::of(&payload).map_err(refused)? {
-        let taking_in = intake::take_in(service, bearer, &event_payload, time, dead);
+        let taking_in = intake::take_in(runtime, bearer, &event_payload, time, dead);
         Box::pin(taking_in).await
     } else {
-        let request = service.actions.request(payload).map_err(refused)?;
-        service.answer(&request, time, hooks).await
+        let request = runtime.actions.request(payload).map_err(refused)?;
+        runtime.answer(&request, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
     answered.map_err(|error| FailedInvocation::new(error_type(&error), &error))

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate_admin::Audit;
-use tidegate_admin::program::Service;
+use tidegate_admin::program::Runtime;
 use tidegate_cli::clap::{self, Args, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
 
@@ -52,11 +52,11 @@ struct Create {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
-    let service = ask.service;
-    let client = service.database.connect().await?;
+    let runtime = ask.runtime;
+    let client = runtime.database.connect().await?;
     match request.action {
         Action::Create(create) => {
-            let made = keys::create(&client, &create.key, &named(&service, create.by)).await?;
+            let made = keys::create(&client, &create.key, &named(&runtime, create.by)).await?;
             let [id, label, until] = ["id", "label", "expires_at"].map(|name| shown(&made[name]));
             let text = match made["key"].as_str() {
                 Some(key) => format!("{key}\nkey {id}, valid until {until}; it is not shown again"),
@@ -71,7 +71,7 @@ pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
             Ok(Answer::new(document, text))
         }
         Action::Revoke { id, by } => {
-            let revoked = keys::revoke(&client, id, &named(&service, by)).await?;
+            let revoked = keys::revoke(&client, id, &named(&runtime, by)).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
                 _ => format!("key {id} was already revoked"),
@@ -82,8 +82,8 @@ pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
 }
 
 /// Fills in the operator's name, as for every other verb.
-fn named(service: &Service, by: Audit) -> Audit {
-    let actor = by.actor.or_else(|| service.actor.clone());
+fn named(runtime: &Runtime, by: Audit) -> Audit {
+    let actor = by.actor.or_else(|| runtime.actor.clone());
     Audit { actor, ..by }
 }
 
@@ -147,9 +147,9 @@ enum Rotate {
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn link_key(ask: Ask, request: LinkKey) -> Result<Answer, Error> {
     let Rotate::Rotate { forget, by } = request.action;
-    let service = ask.service;
-    let client = service.database.connect().await?;
-    let rotated = keys::rotate(&client, forget, &named(&service, by)).await?;
+    let runtime = ask.runtime;
+    let client = runtime.database.connect().await?;
+    let rotated = keys::rotate(&client, forget, &named(&runtime, by)).await?;
     let text = if forget {
         "links are signed with a new key; earlier links no longer work"
     } else {

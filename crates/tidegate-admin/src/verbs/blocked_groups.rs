@@ -69,8 +69,8 @@ impl Verb for BlockedGroupsRequest {
 
     type Report = BlockedGroupsReport;
 
-    async fn run(&self, service: &Service) -> Result<BlockedGroupsReport> {
-        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+    async fn run(&self, runtime: &Runtime) -> Result<BlockedGroupsReport> {
+        let (limit, client) = (limit(self.limit)?, runtime.looking().await?);
         let groups = documents(&client, &BLOCKED_GROUPS, &[&limit]).await?;
         Ok(BlockedGroupsReport { groups })
     }

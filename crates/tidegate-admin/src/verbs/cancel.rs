@@ -54,14 +54,14 @@ impl Verb for CancelRequest {
         self.select.code(&report.changed, report.cancelled)
     }
 
-    async fn run(&self, service: &Service) -> Result<CancelReport> {
+    async fn run(&self, runtime: &Runtime) -> Result<CancelReport> {
         let change = BulkChange {
             statement: &CANCEL,
             select: &self.select,
             audit: &self.audit,
             values: Vec::new(),
         };
-        let done = change.run(&service.database).await?;
+        let done = change.run(&runtime.database).await?;
         Ok(CancelReport {
             cancelled: done.changed,
             begun: done.begun,

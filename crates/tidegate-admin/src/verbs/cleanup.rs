@@ -54,18 +54,18 @@ impl Verb for CleanupRequest {
 
     type Report = CleanupReport;
 
-    async fn run(&self, service: &Service) -> Result<CleanupReport> {
-        let options = self.over(service.options.budget, service.actor.clone());
-        service.cleanup(&options, CleanupHooks::default()).await
+    async fn run(&self, runtime: &Runtime) -> Result<CleanupReport> {
+        let options = self.over(runtime.options.budget, runtime.actor.clone());
+        runtime.cleanup(&options, CleanupHooks::default()).await
     }
 
     async fn answer(
         &self,
-        service: &Service,
+        runtime: &Runtime,
         time: Option<Duration>,
         hooks: Hooks,
     ) -> Result<Json, Failure> {
-        let mut options = self.over(service.options.budget, service.actor.clone());
+        let mut options = self.over(runtime.options.budget, runtime.actor.clone());
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let hooks = CleanupHooks {
             stop: hooks.stop,
@@ -74,6 +74,6 @@ impl Verb for CleanupRequest {
         // The database may not answer during the last step, and the caller's own deadline must not pass
         // first.
         let time = time.map(|time| time + OVERRUN);
-        answer::<Self>(time, service.cleanup(&options, hooks)).await
+        answer::<Self>(time, runtime.cleanup(&options, hooks)).await
     }
 }

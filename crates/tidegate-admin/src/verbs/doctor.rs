@@ -24,7 +24,7 @@ impl Verb for DoctorRequest {
         if report.ok { 0 } else { 3 }
     }
 
-    async fn run(&self, service: &Service) -> Result<DoctorReport> {
-        service.examine().await
+    async fn run(&self, runtime: &Runtime) -> Result<DoctorReport> {
+        runtime.examine().await
     }
 }

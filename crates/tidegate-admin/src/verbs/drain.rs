@@ -56,23 +56,23 @@ impl Verb for DrainRequest {
 
     type Report = DrainReport;
 
-    async fn run(&self, service: &Service) -> Result<DrainReport> {
-        let options = self.over(&service.options);
-        let drained = service.drain(&options, Hooks::default()).await;
+    async fn run(&self, runtime: &Runtime) -> Result<DrainReport> {
+        let options = self.over(&runtime.options);
+        let drained = runtime.drain(&options, Hooks::default()).await;
         drained.map_err(|failed| failed.source)
     }
 
     async fn answer(
         &self,
-        service: &Service,
+        runtime: &Runtime,
         time: Option<Duration>,
         hooks: Hooks,
     ) -> Result<Json, Failure> {
-        let mut options = self.over(&service.options);
+        let mut options = self.over(&runtime.options);
         options.check().map_err(the_callers)?;
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let chain = self.chain.or(hooks.chain);
         let hooks = Hooks { chain, ..hooks };
-        Ok(document::<Self>(&service.drain(&options, hooks).await?)?)
+        Ok(document::<Self>(&runtime.drain(&options, hooks).await?)?)
     }
 }

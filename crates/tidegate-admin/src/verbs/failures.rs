@@ -114,7 +114,7 @@ impl Verb for FailuresRequest {
 
     type Report = FailuresReport;
 
-    async fn run(&self, service: &Service) -> Result<FailuresReport> {
+    async fn run(&self, runtime: &Runtime) -> Result<FailuresReport> {
         let since = self.since.or(Some(TimeArg::Ago(Duration::from_hours(24))));
         let (since, ago) = TimeArg::parts(since);
         let status = self.status.as_deref().map(str::to_uppercase);
@@ -131,6 +131,6 @@ impl Verb for FailuresRequest {
         }
         let values: &[&(dyn ToSql + Sync)] =
             &[&since, &ago, &self.kind, &status, &limit(self.limit)?];
-        report(&service.looking().await?, &FAILURES, values).await
+        report(&runtime.looking().await?, &FAILURES, values).await
     }
 }

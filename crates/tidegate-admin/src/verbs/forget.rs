@@ -171,8 +171,8 @@ impl Verb for ForgetRequest {
         u8::from(found == 0 || report.incomplete)
     }
 
-    async fn run(&self, service: &Service) -> Result<ForgetReport> {
-        let client = service.database.session().await?;
+    async fn run(&self, runtime: &Runtime) -> Result<ForgetReport> {
+        let client = runtime.database.session().await?;
         let mut report = ForgetReport {
             dry_run: self.dry_run,
             ..ForgetReport::default()

@@ -71,8 +71,8 @@ impl Verb for LeasesRequest {
 
     type Report = LeasesReport;
 
-    async fn run(&self, service: &Service) -> Result<LeasesReport> {
-        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+    async fn run(&self, runtime: &Runtime) -> Result<LeasesReport> {
+        let (limit, client) = (limit(self.limit)?, runtime.looking().await?);
         let leases = documents(&client, &LEASES, &[&limit]).await?;
         Ok(LeasesReport { leases })
     }

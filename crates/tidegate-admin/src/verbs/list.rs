@@ -219,9 +219,9 @@ impl Verb for ListRequest {
 
     type Report = ListReport;
 
-    async fn run(&self, service: &Service) -> Result<ListReport> {
-        let client = service.looking().await?;
-        page(service, &client, self, None, true).await
+    async fn run(&self, runtime: &Runtime) -> Result<ListReport> {
+        let client = runtime.looking().await?;
+        page(runtime, &client, self, None, true).await
     }
 }
 
@@ -254,7 +254,7 @@ struct Floor {
     created_at: Option<String>,
 }
 
-impl Service {
+impl Runtime {
     /// Returns a page of events, newest first, as [`ListRequest`] does. But it looks at no more than
     /// 50,000 live and 50,000 finished events, so it takes the same time for a queue and a log of
     /// any size.
@@ -305,7 +305,7 @@ impl Service {
 /// does not have. `is_all` says whether the request accepts events of any age, so that an empty page means
 /// that there are none.
 async fn page(
-    service: &Service,
+    runtime: &Runtime,
     client: &Client,
     request: &ListRequest,
     above: Option<i64>,
@@ -317,7 +317,7 @@ async fn page(
         // page.
         refuse_unknown(client, kind).await?;
     }
-    let handled = service.handled().await?;
+    let handled = runtime.handled().await?;
     for event in &mut events {
         let kind = event["kind"].as_str().unwrap_or_default();
         if !handled.contains(&kind) {

@@ -36,7 +36,7 @@ impl Verb for MigrateRequest {
 
     type Report = MigrateReport;
 
-    async fn run(&self, service: &Service) -> Result<MigrateReport> {
-        service.migrate(self.clone()).await
+    async fn run(&self, runtime: &Runtime) -> Result<MigrateReport> {
+        runtime.migrate(self.clone()).await
     }
 }

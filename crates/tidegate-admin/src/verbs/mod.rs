@@ -35,7 +35,7 @@ pub use tidegate_core::status::{ExpiringKind, ServiceState, ServiceStatus};
 use tokio_postgres::types::ToSql;
 
 pub use self::invocation::*;
-use self::program::{Failure, Service, within};
+use self::program::{Failure, Runtime, within};
 pub use self::selection::{Changed, Selection};
 use self::views::LIMIT;
 use crate::numbers::prometheus;
@@ -55,7 +55,7 @@ macro_rules! parts {
     };
 }
 
-/// What an operator may ask: the request itself. [`Service::run`] answers it.
+/// What an operator may ask: the request itself. [`Runtime::run`] answers it.
 pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     /// Its name in invocations.
     const NAME: &'static str;
@@ -109,8 +109,8 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// As [`Verb::on`].
-    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report>> + Send {
-        async { self.on(&service.database.session().await?).await }
+    fn run(&self, runtime: &Runtime) -> impl Future<Output = Result<Self::Report>> + Send {
+        async { self.on(&runtime.database.session().await?).await }
     }
 
     /// Does it for a caller who has this time, and is gone afterwards. A verb with a budget watches the time
@@ -120,11 +120,11 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     /// As [`Verb::run`].
     fn answer(
         &self,
-        service: &Service,
+        runtime: &Runtime,
         time: Option<Duration>,
         _hooks: Hooks,
     ) -> impl Future<Output = Result<Json, Failure>> + Send {
-        async move { answer::<Self>(time, self.run(service)).await }
+        async move { answer::<Self>(time, self.run(runtime)).await }
     }
 }
 
@@ -181,11 +181,11 @@ macro_rules! verbs {
             /// Does it, and returns its report.
             ///
             /// # Errors
-            /// As [`Service::run`]; [`Error::Invalid`] if only the program knows the action.
-            pub async fn report(&self, service: &Service) -> Result<Reported> {
+            /// As [`Runtime::run`]; [`Error::Invalid`] if only the program knows the action.
+            pub async fn report(&self, runtime: &Runtime) -> Result<Reported> {
                 match self {
                     $($(Self::$name(request) => {
-                        Reported::of(request, &service.run(request).await?)
+                        Reported::of(request, &runtime.run(request).await?)
                     })+)*
                     Self::Further { action, .. } => {
                         Err(Error::Invalid(format!("action: {action:?} is the program's own")))
@@ -195,18 +195,18 @@ macro_rules! verbs {
 
             async fn answer(
                 &self,
-                service: &Service,
+                runtime: &Runtime,
                 time: Option<Duration>,
                 hooks: Hooks,
             ) -> Result<Json, Failure> {
                 match self {
                     $($(Self::$name(request) => {
-                        let request = service.checked(request)?;
-                        Ok(invocation::within_limit(request.answer(service, time, hooks).await?)?)
+                        let request = runtime.checked(request)?;
+                        Ok(invocation::within_limit(request.answer(runtime, time, hooks).await?)?)
                     })+)*
                     // The program itself limits the content and the length of this answer.
                     Self::Further { action, fields } => {
-                        Ok(within(time, service.further(action, fields.clone())).await?.into())
+                        Ok(within(time, runtime.further(action, fields.clone())).await?.into())
                     }
                 }
             }
@@ -269,7 +269,7 @@ mod prelude {
     pub(super) use serde::{Deserialize, Serialize};
     pub(super) use tokio_postgres::types::ToSql;
 
-    pub(super) use super::program::Service;
+    pub(super) use super::program::Runtime;
     pub(super) use super::{Audit, Part, Verb, given, report, written};
     pub(super) use tidegate_core::config::parse_duration;
     pub(super) use tidegate_core::error::{Error, Result};

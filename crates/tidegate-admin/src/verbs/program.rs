@@ -261,7 +261,7 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
+    pub fn start(self, lookup: Lookup<'_>) -> Result<Runtime> {
         let handlers = (self.handlers)(lookup)?;
         for warning in handlers.warnings() {
             tracing::warn!("{warning}");
@@ -274,7 +274,7 @@ impl Program {
         };
         let retentions = self.retentions.iter().map(kept).collect::<Result<_>>()?;
         let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
-        Ok(Service {
+        Ok(Runtime {
             database: Database::from_settings(lookup, options.concurrency.min(MOST_POOLED))?,
             options,
             stored: StoredSettings::from_settings(lookup)?,
@@ -322,7 +322,7 @@ fn actor(lookup: Lookup<'_>) -> Option<String> {
 
 /// A program with its settings, ready to answer requests.
 #[derive(Clone)]
-pub struct Service {
+pub struct Runtime {
     /// Where the queue is.
     pub database: Database,
     /// The options of a drain, unless a request overrides them.
@@ -360,7 +360,7 @@ pub enum Failure {
     Other(#[from] Error),
 }
 
-impl Service {
+impl Runtime {
     /// Answers a request, within `time` if the caller has a limit.
     ///
     /// # Errors
@@ -620,7 +620,7 @@ fn needed_again(report: &DrainReport) -> Option<SystemTime> {
     Some(due.into())
 }
 
-/// Turns a configuration error into an error of the request. The settings were checked when the service was
+/// Turns a configuration error into an error of the request. The settings were checked when the runtime was
 /// built, so the value that is out of range came with the request.
 pub(super) fn the_callers(error: Error) -> Error {
     match error {

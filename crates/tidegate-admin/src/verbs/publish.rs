@@ -7,14 +7,14 @@ use tidegate_core::queue::{Published, publish, query, refused};
 use tidegate_core::statements;
 use tokio_postgres::types::ToSql;
 
-use super::program::Service;
+use super::program::Runtime;
 
 statements! {
     /// Records in the audit that an operator has published an event, in the same transaction.
     RECORD_PUBLISH: "record_publish" [INT8, TEXT, TEXT] = "SELECT @tidegate.record_publish($1, $2, $3)";
 }
 
-impl Service {
+impl Runtime {
     /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
     /// event is delayed. The event has the program's attempt limit, unless it sets its own.
     ///

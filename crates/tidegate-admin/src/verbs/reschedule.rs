@@ -119,7 +119,7 @@ impl Verb for RescheduleRequest {
         self.select.code(&report.changed, report.rescheduled)
     }
 
-    async fn run(&self, service: &Service) -> Result<RescheduleReport> {
+    async fn run(&self, runtime: &Runtime) -> Result<RescheduleReport> {
         let start = &self.start;
         let delay = start.delay.map(|delay| delay.as_secs_f64());
         let from_now = delay.or(start.now.then_some(0.0));
@@ -136,7 +136,7 @@ impl Verb for RescheduleRequest {
                 &start.no_deadline,
             ],
         };
-        let done = change.run(&service.database).await?;
+        let done = change.run(&runtime.database).await?;
         Ok(RescheduleReport {
             rescheduled: done.changed,
             in_hand: done.left.in_hand,

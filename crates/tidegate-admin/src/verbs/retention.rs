@@ -123,11 +123,11 @@ impl Verb for RetentionRequest {
         Err(Error::Invalid(text))
     }
 
-    async fn run(&self, service: &Service) -> Result<RetentionReport> {
+    async fn run(&self, runtime: &Runtime) -> Result<RetentionReport> {
         if self.changes() {
-            self.set(&service.database.session().await?).await?;
+            self.set(&runtime.database.session().await?).await?;
         }
-        let kinds = self.kinds(&service.looking().await?).await?;
+        let kinds = self.kinds(&runtime.looking().await?).await?;
         Ok(RetentionReport { kinds })
     }
 }

@@ -40,12 +40,12 @@ impl Verb for RetireRequest {
         report(client, &RETIRE, &[&self.kind, reason, actor]).await
     }
 
-    async fn run(&self, service: &Service) -> Result<RetireReport> {
-        if service.handled().await?.contains(&self.kind.as_str()) {
+    async fn run(&self, runtime: &Runtime) -> Result<RetireReport> {
+        if runtime.handled().await?.contains(&self.kind.as_str()) {
             let other = "must be one that this program does not handle";
             let text = format!("kind: {other}, got {:?}", self.kind);
             return Err(Error::Invalid(text));
         }
-        self.on(&service.database.session().await?).await
+        self.on(&runtime.database.session().await?).await
     }
 }

@@ -90,8 +90,8 @@ impl Verb for SchedulesRequest {
 
     type Report = SchedulesReport;
 
-    async fn run(&self, service: &Service) -> Result<SchedulesReport> {
-        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+    async fn run(&self, runtime: &Runtime) -> Result<SchedulesReport> {
+        let (limit, client) = (limit(self.limit)?, runtime.looking().await?);
         let mut schedules: Vec<ScheduleStatus> = documents(&client, &SCHEDULES, &[&limit]).await?;
         schedules.iter_mut().for_each(complete);
         Ok(SchedulesReport { schedules })

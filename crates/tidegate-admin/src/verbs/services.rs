@@ -27,8 +27,8 @@ impl Verb for ServicesRequest {
 
     type Report = ServicesReport;
 
-    async fn run(&self, service: &Service) -> Result<ServicesReport> {
-        let services = queue::services(&service.looking().await?).await?;
+    async fn run(&self, runtime: &Runtime) -> Result<ServicesReport> {
+        let services = queue::services(&runtime.looking().await?).await?;
         Ok(ServicesReport { services })
     }
 }

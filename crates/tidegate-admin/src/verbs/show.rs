@@ -51,12 +51,12 @@ impl Verb for ShowRequest {
 
     type Report = ShowReport;
 
-    async fn run(&self, service: &Service) -> Result<ShowReport> {
-        let mut client = service.looking().await?;
+    async fn run(&self, runtime: &Runtime) -> Result<ShowReport> {
+        let mut client = runtime.looking().await?;
         let event = match show(&client, self.id).await {
             Err(error) if error.is_corruption() => {
                 // The look that has failed answers nothing more.
-                client = service.looking().await?;
+                client = runtime.looking().await?;
                 show_bare(&client, self.id, &error).await?
             }
             event => event?,

@@ -122,8 +122,8 @@ impl Verb for StatsRequest {
 
     type Report = StatsReport;
 
-    async fn run(&self, service: &Service) -> Result<StatsReport> {
-        let client = service.looking().await?;
+    async fn run(&self, runtime: &Runtime) -> Result<StatsReport> {
+        let client = runtime.looking().await?;
         let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;
         let whole = whole.unwrap_or_default();
         let kinds: Vec<KindStats> = documents(&client, &STATS, &[]).await?;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate_admin::program::{Failure, Service, stopped_by_signal};
+use tidegate_admin::program::{Failure, Runtime, stopped_by_signal};
 use tidegate_admin::retention::{CleanupHooks, CleanupReport};
 use tidegate_admin::{CleanupRequest, Reported};
 use tokio::sync::watch;
@@ -12,17 +12,17 @@ use super::answered;
 use crate::answer::Answer;
 
 pub async fn cleanup(
-    service: &Service,
+    runtime: &Runtime,
     request: &CleanupRequest,
     json: bool,
 ) -> Result<Answer, Failure> {
-    let options = request.over(service.options.budget, service.actor.clone());
+    let options = request.over(runtime.options.budget, runtime.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),
         ..CleanupHooks::default()
     };
     let bar = (std::io::stderr().is_terminal() && !json).then(|| follow(&mut hooks));
-    let report = service.cleanup(&options, hooks).await;
+    let report = runtime.cleanup(&options, hooks).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::{DrainReport, Error, Hooks};
-use tidegate_admin::program::{Failure, Service, stopped_by_signal};
+use tidegate_admin::program::{Failure, Runtime, stopped_by_signal};
 use tidegate_core::queue;
 use tokio::sync::watch;
 
@@ -13,15 +13,15 @@ use super::{bar, written};
 use crate::answer::Answer;
 use crate::args::DrainArgs;
 
-pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failure> {
-    let options = args.request.over(&service.options);
+pub async fn drain(runtime: &Runtime, args: &DrainArgs, json: bool) -> Result<Answer, Failure> {
+    let options = args.request.over(&runtime.options);
     // Handlers have their own runtime. If they block all its threads, this process can still be stopped.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Config(format!("no threads for handlers: {error}")))?;
     let (bar, progress) = if std::io::stderr().is_terminal() && !json {
-        let (bar, progress) = progress_bar(service).await?;
+        let (bar, progress) = progress_bar(runtime).await?;
         (Some(bar), Some(progress))
     } else {
         (None, None)
@@ -33,13 +33,13 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         progress: progress.clone(),
         ..Hooks::default()
     };
-    let mut drained = service.drain(&options, hooks()).await;
+    let mut drained = runtime.drain(&options, hooks()).await;
     while let Ok(report) = &drained {
         if !args.until_empty || *stop.borrow() || !report.goes_on() {
             break;
         }
         let before = report.clone();
-        let next = service.drain(&options, hooks()).await;
+        let next = runtime.drain(&options, hooks()).await;
         let gets_on = next.as_ref().is_ok_and(DrainReport::goes_on);
         drained = next.map(|next| before.followed_by(next));
         if !gets_on {
@@ -56,9 +56,9 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
 
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.
 async fn progress_bar(
-    service: &Service,
+    runtime: &Runtime,
 ) -> Result<(ProgressBar, watch::Sender<DrainReport>), Failure> {
-    let client = service.database.connect().await?;
+    let client = runtime.database.connect().await?;
     let backlog = queue::backlog(&client).await?.events;
     let bar = ProgressBar::new(backlog);
     if let Ok(style) =

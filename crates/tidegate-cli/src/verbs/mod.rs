@@ -10,7 +10,7 @@ mod publish;
 mod status;
 
 use tidegate::Error;
-use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Runtime};
 use tidegate_admin::{Reported, Request};
 
 use crate::answer::Answer;
@@ -18,13 +18,13 @@ use crate::args::Verb;
 use crate::text::{Text, report, width, wrapped};
 
 /// Answers a verb that every program has.
-pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failure> {
+pub async fn answer(runtime: &Runtime, verb: Verb, json: bool) -> Result<Answer, Failure> {
     match verb {
-        Verb::Publish(args) => publish::publish(service, args).await,
-        Verb::Drain(args) => drain::drain(service, &args, json).await,
-        Verb::Status(args) => status::status(service, &args, json).await,
-        Verb::Listed(Request::Cleanup(wanted)) => cleanup::cleanup(service, &wanted, json).await,
-        Verb::Listed(request) => Ok(listed(service, &request).await?),
+        Verb::Publish(args) => publish::publish(runtime, args).await,
+        Verb::Drain(args) => drain::drain(runtime, &args, json).await,
+        Verb::Status(args) => status::status(runtime, &args, json).await,
+        Verb::Listed(Request::Cleanup(wanted)) => cleanup::cleanup(runtime, &wanted, json).await,
+        Verb::Listed(request) => Ok(listed(runtime, &request).await?),
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => Err(no_verb().into()),
     }
 }
@@ -32,18 +32,18 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
 /// Answers a verb of the library's list.
 ///
 /// # Errors
-/// As [`Service::run`].
-pub async fn listed(service: &Service, request: &Request) -> Result<Answer, Error> {
+/// As [`Runtime::run`].
+pub async fn listed(runtime: &Runtime, request: &Request) -> Result<Answer, Error> {
     match request {
-        Request::List(wanted) => run(service, wanted).await,
-        Request::Show(wanted) => run(service, wanted).await,
-        request => Ok(answered(request.report(service).await?)),
+        Request::List(wanted) => run(runtime, wanted).await,
+        Request::Show(wanted) => run(runtime, wanted).await,
+        request => Ok(answered(request.report(runtime).await?)),
     }
 }
 
 /// Answers a verb whose report has a text of its own.
-async fn run<V: Text>(service: &Service, wanted: &V) -> Result<Answer, Error> {
-    written(wanted, &service.run(wanted).await?)
+async fn run<V: Text>(runtime: &Runtime, wanted: &V) -> Result<Answer, Error> {
+    written(wanted, &runtime.run(wanted).await?)
 }
 
 /// Returns the answer with a report that has a text of its own.
@@ -64,7 +64,7 @@ fn fitted(reported: Reported, mut text: String) -> Answer {
     Answer::new(reported.document, text).with_code(reported.code)
 }
 
-/// A verb that is answered earlier, before a service exists.
+/// A verb that is answered earlier, before a runtime exists.
 fn no_verb() -> Error {
     Error::Invalid("this verb does not use the program".to_owned())
 }

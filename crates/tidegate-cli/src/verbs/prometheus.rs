@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tidegate::Error;
-use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Runtime};
 use tidegate_admin::prometheus::{Format, down, metrics};
 
 use crate::answer::Answer;
@@ -17,11 +17,11 @@ use crate::answer::Answer;
 const MODE: u32 = 0o644;
 
 /// Fails if the database does not answer. The metrics then say so.
-pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, Failure> {
+pub async fn status(runtime: &Runtime, output: Option<&Path>) -> Result<Answer, Failure> {
     if let Some(path) = output {
         check(path)?;
     }
-    let shown = metrics(&service.database, Format::Text).await;
+    let shown = metrics(&runtime.database, Format::Text).await;
     let text = match &shown {
         Ok(text) => text.clone(),
         Err(_) => down(Format::Text),

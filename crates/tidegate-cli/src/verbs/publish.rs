@@ -1,17 +1,17 @@
 //! Publishes events.
 
 use tidegate::NewEvent;
-use tidegate_admin::program::{Failure, Service};
+use tidegate_admin::program::{Failure, Runtime};
 use tidegate_core::queue;
 
 use crate::answer::{Answer, json_argument, own_document};
 use crate::args::PublishArgs;
 use crate::report::PublishReport;
 
-pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failure> {
+pub async fn publish(runtime: &Runtime, args: PublishArgs) -> Result<Answer, Failure> {
     let payload = args.payload.as_deref();
     let payload = payload.map(|text| json_argument("--payload", text));
-    let attempts = args.max_attempts.or(service.stored.max_attempts);
+    let attempts = args.max_attempts.or(runtime.stored.max_attempts);
     let event = NewEvent::raw(args.kind, payload.transpose()?)
         .set_if(args.group, NewEvent::group)
         .set_if(args.dedup_key, NewEvent::dedup)
@@ -22,11 +22,11 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
         .set_if(attempts, NewEvent::max_attempts)
         .set_if(args.traceparent, NewEvent::traceparent);
     event.check()?;
-    service.check_payload(&event)?;
-    let client = service.database.connect().await?;
+    runtime.check_payload(&event)?;
+    let client = runtime.database.connect().await?;
     let published = queue::publish(&client, &event).await?;
-    if service.wakes_for(&event) {
-        service.wake().await;
+    if runtime.wakes_for(&event) {
+        runtime.wake().await;
     }
     let text = if published.created {
         format!("published event {}", published.id)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate::Error;
 use tidegate_admin::StatsRequest;
-use tidegate_admin::program::{Failure, Service, stop_signal};
+use tidegate_admin::program::{Failure, Runtime, stop_signal};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{prometheus, run};
@@ -21,23 +21,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Moves a terminal's cursor to its first place and clears all that follows.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<Answer, Failure> {
+pub async fn status(runtime: &Runtime, args: &StatusArgs, json: bool) -> Result<Answer, Failure> {
     let refused = |text: &str| Err(Error::Invalid(text.to_owned()).into());
     match args.format {
-        _ if args.watch => watch(service, args.interval, json).await,
+        _ if args.watch => watch(runtime, args.interval, json).await,
         StatusFormat::Prometheus if json => {
             refused("--format prometheus: cannot be used with --json")
         }
-        StatusFormat::Prometheus => prometheus::status(service, args.output.as_deref()).await,
+        StatusFormat::Prometheus => prometheus::status(runtime, args.output.as_deref()).await,
         StatusFormat::Text if args.output.is_some() => {
             refused("--output: needs --format prometheus")
         }
-        StatusFormat::Text => Ok(run(service, &StatsRequest {}).await?),
+        StatusFormat::Text => Ok(run(runtime, &StatsRequest {}).await?),
     }
 }
 
 /// Prints the status until Ctrl-C, SIGTERM, or the end of the pipe that it writes to.
-async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer, Failure> {
+async fn watch(runtime: &Runtime, every: Duration, json: bool) -> Result<Answer, Failure> {
     if json {
         return Err(Error::Invalid("--watch: cannot be used with --json".to_owned()).into());
     }
@@ -49,7 +49,7 @@ async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer,
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let status = tokio::select! {
-            status = next(service, &mut ticks) => status,
+            status = next(runtime, &mut ticks) => status,
             () = &mut stopped => break,
         };
         let mut text = printable(&status);
@@ -63,9 +63,9 @@ async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer,
     Ok(Answer::new(Value::Null, ""))
 }
 
-async fn next(service: &Service, ticks: &mut tokio::time::Interval) -> String {
+async fn next(runtime: &Runtime, ticks: &mut tokio::time::Interval) -> String {
     ticks.tick().await;
-    match timeout(PATIENCE, run(service, &StatsRequest {})).await {
+    match timeout(PATIENCE, run(runtime, &StatsRequest {})).await {
         Ok(Ok(answer)) => answer.text.trim_end().to_owned(),
         Ok(Err(failed)) => failed.to_string(),
         Err(_) => format!("the database has not answered within {PATIENCE:?}"),

@@ -90,7 +90,7 @@ fn fixed(action: Action, query: &Form) -> Result<Form, Problem> {
 async fn dry_run(ctx: &PageContext, action: Action, query: &Form) -> Result<Markup, Problem> {
     let query = fixed(action, query)?;
     let request = action.request(ctx, &query, Intent::DryRun)?;
-    let tried = tidegate_cli::answer(ctx.service(), &request).await?;
+    let tried = tidegate_cli::answer(ctx.runtime(), &request).await?;
     Ok(html! {
         (report::shown(ctx.base(), &tried.document()))
         (confirmation(ctx, action, &query, &tried))

@@ -21,7 +21,7 @@ pub(super) async fn show(ctx: PageContext, Params(wanted): Params) -> Answered {
         action: wanted.owned("action"),
         limit: LISTED,
     };
-    let entries = ctx.service().audit(&request).await?;
+    let entries = ctx.runtime().audit(&request).await?;
     let next = entries.last().filter(|_| entries.len() == LISTED as usize);
     let next = next.and_then(|entry| entry["id"].as_i64());
     let body = html! {

@@ -36,7 +36,7 @@ pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered 
         limit: Some(LISTED),
         ..FailuresRequest::default()
     };
-    let (report, kinds) = tokio::try_join!(ctx.service().run(&wanted), ctx.kinds())?;
+    let (report, kinds) = tokio::try_join!(ctx.runtime().run(&wanted), ctx.kinds())?;
     let body = html! {
         @if report.failures.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&ctx, &report)) }
         @if report.limit_reached { p.note { "These are the " (LISTED) " most frequent causes; there are more." } }

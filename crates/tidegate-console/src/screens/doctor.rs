@@ -45,7 +45,7 @@ async fn look(ctx: &PageContext, is_requested: bool) -> Seen {
     } else {
         PATIENCE
     };
-    let examine = async move { shared.service.run(&DoctorRequest {}).await };
+    let examine = async move { shared.runtime.run(&DoctorRequest {}).await };
     ctx.shared
         .checkup
         .look(is_requested, patience, examine)

@@ -12,7 +12,7 @@ use crate::problem::Answered;
 const LISTED: u32 = 200;
 
 pub(super) async fn show(ctx: PageContext) -> Answered {
-    let drains = ctx.service().drains(LISTED).await?;
+    let drains = ctx.runtime().drains(LISTED).await?;
     let body = html! { p { "At most the latest " (LISTED) " drains. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
     Page::new("/drains", "Drains", command, body)

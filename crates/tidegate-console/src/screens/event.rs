@@ -30,7 +30,7 @@ pub(super) async fn show(
     Params(request): Params,
 ) -> Answered {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
-    let dossier = ctx.service().dossier(id, ctx.shows_content()).await?;
+    let dossier = ctx.runtime().dossier(id, ctx.shows_content()).await?;
     let one = &dossier.event;
     let base = ctx.base();
     let state = one["status"].as_str().unwrap_or_default();

@@ -66,7 +66,7 @@ pub(super) async fn show(ctx: PageContext, Params(wanted): Params) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let limit = wanted.number("limit")?.unwrap_or(LISTED);
     let request = request(&ctx, verb, &wanted, limit.clamp(1, MOST_LISTED))?;
-    let (report, kinds) = tokio::try_join!(ctx.service().search(&request), ctx.kinds())?;
+    let (report, kinds) = tokio::try_join!(ctx.runtime().search(&request), ctx.kinds())?;
     let is_later = wanted.is_set("before");
     let body = html! {
         @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
@@ -88,7 +88,7 @@ pub(super) async fn find(ctx: PageContext, Params(request): Params) -> Answered 
     let to = if text.parse::<i64>().is_ok() {
         base.of("/events", text)
     } else {
-        let kinds = ctx.service().kinds().await?;
+        let kinds = ctx.runtime().kinds().await?;
         let is_kind = kinds.iter().any(|one| one.kind == text);
         let name = if is_kind { "kind" } else { "correlation_id" };
         base.to("/events").with(name, text)
@@ -105,10 +105,10 @@ pub(super) async fn search(ctx: PageContext, Posted(sent): Posted) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let text = sent.needed("text")?;
     let request = request(&ctx, verb, &sent, LOOKED_AT)?;
-    let report = ctx.service().search(&request).await?;
+    let report = ctx.runtime().search(&request).await?;
     let id = |event: &Value| event["id"].as_i64();
     let ids: Vec<i64> = report.events.iter().filter_map(id).collect();
-    let holding = ctx.service().holding(&ids, text).await?;
+    let holding = ctx.runtime().holding(&ids, text).await?;
     let found = report
         .events
         .iter()

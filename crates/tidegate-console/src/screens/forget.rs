@@ -66,7 +66,7 @@ pub(super) async fn send(ctx: PageContext, sent: Form) -> Answered {
     }
     let dry = action.request(&ctx, &sent, Intent::DryRun)?;
     let Some(digest) = sent.text("digest") else {
-        let tried = tidegate_cli::answer(ctx.service(), &dry).await?;
+        let tried = tidegate_cli::answer(ctx.runtime(), &dry).await?;
         let further = html! {
             label.wide { span { "Type the key to confirm: " bdi { (key) } } input name="typed" required autocomplete="off"; }
         };
@@ -89,14 +89,14 @@ pub(super) async fn send(ctx: PageContext, sent: Form) -> Answered {
     if sent.text("typed") != Some(key) {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
-    let tried = tidegate_cli::answer(ctx.service(), &dry).await?;
+    let tried = tidegate_cli::answer(ctx.runtime(), &dry).await?;
     if digest_of(&tried.document()) != digest {
         return Err(Problem::conflict(
             "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));
     }
     // A part of it is an answer, too: it says what is left.
-    let answer = tidegate_cli::answer(ctx.service(), &request).await?;
+    let answer = tidegate_cli::answer(ctx.runtime(), &request).await?;
     let to = address(&ctx);
     ctx.lead(to.as_str(), answer.text())
 }

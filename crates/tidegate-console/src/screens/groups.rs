@@ -22,7 +22,7 @@ pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered 
         return group(&ctx, key).await;
     }
     let wanted = BlockedGroupsRequest { limit: Some(SHOWN) };
-    let report = json!(ctx.service().run(&wanted).await?);
+    let report = json!(ctx.runtime().run(&wanted).await?);
     let groups = report["groups"].as_array().map_or(&[][..], Vec::as_slice);
     let count = groups.len();
     let body = html! {
@@ -70,7 +70,7 @@ pub(super) async fn one(ctx: PageContext, Path(key): Path<String>) -> Answered {
 }
 
 async fn group(ctx: &PageContext, key: &str) -> Answered {
-    let live = ctx.service().group(key, SHOWN).await?;
+    let live = ctx.runtime().group(key, SHOWN).await?;
     let base = ctx.base();
     let body = html! {
         div.actions { (unblock(ctx, key)) }

@@ -19,7 +19,7 @@ use crate::problem::Answered;
 
 pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     let span = span(&request);
-    let service = ctx.service();
+    let service = ctx.runtime();
     let (kinds, overview, ended) =
         tokio::try_join!(service.kinds(), service.overview(), service.ended(span))?;
     let base = ctx.base();
@@ -42,7 +42,7 @@ pub(super) async fn one(
     Params(request): Params,
 ) -> Answered {
     let span = span(&request);
-    let service = ctx.service();
+    let service = ctx.runtime();
     let (kinds, course, ended) = tokio::try_join!(
         service.kinds(),
         service.course(span, Some(&name)),

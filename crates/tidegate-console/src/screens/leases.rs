@@ -10,7 +10,7 @@ use crate::problem::Answered;
 
 pub(super) async fn show(ctx: PageContext) -> Answered {
     let report = ctx
-        .service()
+        .runtime()
         .run(&LeasesRequest { limit: Some(200) })
         .await?;
     let expired = report.leases.iter().filter(|lease| lease.expired).count();

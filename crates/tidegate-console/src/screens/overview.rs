@@ -20,7 +20,7 @@ const MOST_KINDS: usize = 300;
 
 pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     let span = span(&request);
-    let service = ctx.service();
+    let service = ctx.runtime();
     let (overview, course, ended) = tokio::try_join!(
         service.overview(),
         service.course(span, None),

@@ -12,7 +12,7 @@ use crate::problem::{Answered, Problem};
 
 pub(super) async fn show(ctx: PageContext, Params(request): Params) -> Answered {
     ctx.permitted()?;
-    let kinds = ctx.service().kinds().await?;
+    let kinds = ctx.runtime().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
     let body = form(&ctx, &names, request.text("kind").unwrap_or_default());
     let command = "tidegate publish KIND --payload '{}'";
@@ -56,7 +56,7 @@ pub(super) async fn publish(ctx: PageContext, Posted(sent): Posted) -> Answered 
     ctx.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
     let actor = ctx.actor();
-    let published = ctx.service().publish_by_hand(event, reason, Some(&actor));
+    let published = ctx.runtime().publish_by_hand(event, reason, Some(&actor));
     let published = published.await?;
     let id = published.id;
     if !published.created {

@@ -11,7 +11,7 @@ use crate::page::Page;
 use crate::problem::Answered;
 
 pub(super) async fn show(ctx: PageContext) -> Answered {
-    let service = ctx.service();
+    let service = ctx.runtime();
     let (kinds, partitions) = tokio::try_join!(service.kinds(), service.log_partitions())?;
     let base = ctx.base();
     let table = table! { "Retention"; kind in &kinds;

@@ -11,7 +11,7 @@ use crate::problem::Answered;
 
 pub(super) async fn show(ctx: PageContext) -> Answered {
     let wanted = SchedulesRequest { limit: Some(500) };
-    let report = ctx.service().run(&wanted).await?;
+    let report = ctx.runtime().run(&wanted).await?;
     let stopped = report
         .schedules
         .iter()

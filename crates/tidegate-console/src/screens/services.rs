@@ -11,7 +11,7 @@ use crate::page::Page;
 use crate::problem::Answered;
 
 pub(super) async fn show(ctx: PageContext) -> Answered {
-    let service = ctx.service();
+    let service = ctx.runtime();
     let (overview, targets) = tokio::try_join!(service.overview(), service.targets())?;
     let down = overview
         .services

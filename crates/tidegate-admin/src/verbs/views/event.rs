@@ -9,7 +9,7 @@ use tidegate_core::json::Json;
 use tidegate_core::queue::{Queryable, document};
 use tidegate_core::statements;
 
-use super::Service;
+use super::Runtime;
 
 statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
@@ -122,7 +122,7 @@ impl Content {
     }
 }
 
-impl Service {
+impl Runtime {
     /// Returns one event, with its content if that is requested.
     ///
     /// # Errors

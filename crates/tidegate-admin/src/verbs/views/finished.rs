@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tidegate_core::error::Result;
 use tidegate_core::statements;
 
-use super::Service;
+use super::Runtime;
 
 statements! {
     /// Finished events of the last `$1` seconds, in steps of `$2` seconds. `$3` selects a kind.
@@ -126,7 +126,7 @@ impl KindTotals {
     }
 }
 
-impl Service {
+impl Runtime {
     /// Returns the finished events of a period step by step, for one kind or all. Steps without events are
     /// left out.
     ///

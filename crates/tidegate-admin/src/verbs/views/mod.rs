@@ -21,7 +21,7 @@ use tokio_postgres::types::ToSql;
 
 pub use self::event::{Columns, Content, Dossier, place, show, show_bare};
 pub use self::finished::{KindTotals, Span, Step};
-use super::program::Service;
+use super::program::Runtime;
 
 /// The statements of all views.
 pub(super) static STATEMENTS: [&[&Statement]; 3] = [ALL, event::ALL, finished::ALL];
@@ -225,14 +225,14 @@ pub struct AuditRequest {
     pub limit: u32,
 }
 
-impl Service {
+impl Runtime {
     /// Opens a connection for one view, in a transaction that changes nothing. The statement timeout is that
     /// of `looks_within`, if it is set.
     pub(super) async fn looking(&self) -> Result<Client> {
         self.looking_with("").await
     }
 
-    /// As [`Service::looking`], with these settings for the transaction.
+    /// As [`Runtime::looking`], with these settings for the transaction.
     pub(super) async fn looking_with(&self, settings: &str) -> Result<Client> {
         let client = self.database.connect().await?;
         let limit = self.looks_within.map(|limit| {
