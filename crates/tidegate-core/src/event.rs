@@ -226,6 +226,7 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// Declares the event enum: its variants, their kinds and their payload types.
 ///
 /// ```
+/// # use tidegate_core as tidegate;
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, Serialize, Deserialize)]
@@ -249,6 +250,7 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// program and costs no attempt.
 ///
 /// ```
+/// # use tidegate_core as tidegate;
 /// # use serde::{Deserialize, Serialize};
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
 /// pub struct OrderPlaced { pub order_id: i64, pub currency: String }
@@ -274,6 +276,7 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// A program with several parts declares the events of each part beside it, and an enum of these enums:
 ///
 /// ```
+/// # use tidegate_core as tidegate;
 /// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { NightFell(()) = "night_fell" } }
 /// tidegate::events! { #[derive(Debug)] pub enum StockEvent { Counted(u32) = "counted" } }
 /// tidegate::events! { #[derive(Debug)] pub enum Event { Shop(ShopEvent), Stock(StockEvent) } }
@@ -287,6 +290,7 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// Two variants with one kind do not compile (B4), also in two parts of a program:
 ///
 /// ```compile_fail,E0080
+/// # use tidegate_core as tidegate;
 /// tidegate::events! {
 ///     pub enum ShopEvent { Opened(()) = "opened", Reopened(u32) = "opened" }
 /// }
@@ -295,6 +299,7 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// A kind has 1 to 100 characters of `a-z`, `0-9`, `_`, `.` and `-`; another one does not compile:
 ///
 /// ```compile_fail,E0080
+/// # use tidegate_core as tidegate;
 /// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { Opened(()) = "Opened today" } }
 /// ```
 #[macro_export]

@@ -203,7 +203,8 @@ type Difference = Option<BTreeMap<String, Redeclared>>;
 /// coming days. It is safe to run it twice, even at the same time.
 ///
 /// ```no_run
-/// # async fn migrated(database: &tidegate::Database) -> Result<(), tidegate::Error> {
+/// # use tidegate_core as tidegate;
+/// # async fn migrated(database: &tidegate::connect::Database) -> Result<(), tidegate::Error> {
 /// use tidegate::migrate::Migrate;
 ///
 /// Migrate::new(database, &["order_placed"]).run().await?;

@@ -31,7 +31,8 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 /// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
 ///
 /// ```
-/// use tidegate::{Context, Dispatch, Done, Handlers, Program};
+/// use tidegate::{Context, Dispatch, Done, Handlers};
+/// use tidegate_admin::Program;
 ///
 /// tidegate::events! {
 ///     pub enum Shop {
@@ -202,7 +203,8 @@ impl Program {
     /// message is delivered again.
     ///
     /// ```
-    /// # use tidegate::{Context, Dispatch, Done, Handlers, Program, publish};
+    /// # use tidegate::{Context, Dispatch, Done, Handlers, publish};
+    /// # use tidegate_admin::Program;
     /// # #[derive(serde::Serialize, serde::Deserialize)]
     /// # pub struct Order { order_id: i64 }
     /// # tidegate::events! { pub enum Shop { OrderPlaced(Order) = "order_placed" } }
