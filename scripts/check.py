@@ -204,7 +204,7 @@ def crates(*options):
     """Returns the crates that the library is linked with."""
     command = ["cargo", "tree", "--locked", "--package", "tidegate", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
     told = local.output([*command, *options])
-    return {tuple(line.split()[:2]) for line in told.splitlines() if line} - {("tidegate", "v0.1.0")}
+    return {tuple(line.split()[:2]) for line in told.splitlines() if line} - {("tidegate", "v0.1.0"), ("tidegate-core", "v0.1.0")}
 
 
 def names():

@@ -13,8 +13,8 @@ use reqwest::Identity;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use serde_json::Value;
 use tidegate::config::read_secret_file;
-use tidegate::connect::{SecretReader, secret_reader};
 use tidegate::{Error, Lookup};
+use tidegate_core::connect::{SecretReader, secret_reader};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

@@ -18,9 +18,8 @@ use std::sync::LazyLock;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tidegate::Error;
-use tidegate::connect::Transaction;
 use tidegate::intake::Message;
+use tidegate::{Error, Transaction};
 use utoipa::ToSchema;
 use uuid::Uuid;
 

@@ -65,9 +65,9 @@ pub use verb::serve;
 use callers::{Gate, Scope};
 use problem::Common;
 use tidegate::chain::StartDrain;
-use tidegate::connect::{Client, Transaction};
+use tidegate::connect::Client;
 use tidegate::wake::Waker;
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, Transaction};
 
 /// Maximum time that a request waits for a free connection. After it, the answer asks the client to retry.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);

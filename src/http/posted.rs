@@ -8,9 +8,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tidegate::connect::Transaction;
 use tidegate::trace::{self, TraceContext};
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, Transaction};
 
 use super::callers::Caller;
 use super::problem::Problem;

@@ -6,9 +6,10 @@ use test_support::cli::Cli;
 use test_support::probe::{Probe, ProbeApp, act, number};
 use test_support::services::Services;
 use test_support::{self as support, TestDb, execute, publish_letters};
-use tidegate::connect::{Client, Queryable, Schema};
+use tidegate::connect::{Client, Schema};
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
+use tidegate_core::connect::Queryable;
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
 

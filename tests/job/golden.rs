@@ -11,9 +11,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tidegate::config::Setting;
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{DrainOptions, Event as _};
+use tidegate_core::config::Setting;
 use tidegate_job::app;
 
 use crate::callers;

@@ -14,11 +14,11 @@ use test_support::probe::{
     probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
 use test_support::{self as support, execute, wait_for_a_lock};
-use tidegate::connect::{Client, Queryable};
 use tidegate::{Error, NewEvent};
 use tidegate_admin::{
     Audit, RequeueReport, RequeueRequest, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
+use tidegate_core::connect::{Client, Queryable};
 use tidegate_core::lease::Lease;
 use tidegate_core::progress::{Progress, Status};
 use tidegate_core::queue::{self, Completion, Finalization, LeaseRequest};

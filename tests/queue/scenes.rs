@@ -10,9 +10,9 @@ use test_support::probe::{
     retry_of,
 };
 use test_support::{TestDb, execute, wait_for_a_lock, wait_until};
-use tidegate::connect::{Client, Queryable};
 use tidegate::{Event, NewEvent};
 use tidegate_admin::{Audit, RequeueRequest, Verb};
+use tidegate_core::connect::{Client, Queryable};
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion, LeaseRequest, Walk};
 use uuid::Uuid;

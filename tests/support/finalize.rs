@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use tidegate::Error;
-use tidegate::connect::Queryable;
+use tidegate_core::connect::Queryable;
 use tidegate_core::queue::{Finalization, FinalizeAnswer, Follow, finalize_under};
 use uuid::Uuid;
 

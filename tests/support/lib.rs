@@ -57,7 +57,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::connect::{Client, Queryable};
+use tidegate_core::connect::{Client, Queryable};
 use tidegate_core::queue::{self, Statement};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;

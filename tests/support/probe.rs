@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tidegate::connect::{Client, Queryable};
 use tidegate::drain::OVERRUN;
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
@@ -14,6 +13,7 @@ use tidegate::{
 };
 use tidegate_admin::Program;
 use tidegate_admin::program::Runtime;
+use tidegate_core::connect::{Client, Queryable};
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use uuid::Uuid;

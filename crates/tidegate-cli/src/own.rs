@@ -22,7 +22,8 @@ use crate::{block_on, colour, fail, give, misused, report, verbs};
 /// use serde_json::json;
 /// use tidegate_cli::clap::Parser;
 /// use tidegate_cli::{Answer, Ask, CommandLine};
-/// # use tidegate::{Context, Dispatch, Done, Handlers, Program};
+/// # use tidegate::{Context, Dispatch, Done, Handlers};
+/// # use tidegate_admin::Program;
 /// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 /// # struct Handling;
 /// # impl Dispatch for Handling {

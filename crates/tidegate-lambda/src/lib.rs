@@ -156,7 +156,7 @@ async fn serve(
     let handler = service_fn(move |event: LambdaEvent<Json>| {
         let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
         let starts = matches!(&*ready, Ok(runtime) if runtime.options.starts_drains);
-        tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
+        tidegate_core::trace::note_invocation(event.context.xray_trace_id.clone());
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use reqwest::Url;
 use tidegate::connect::Trust;
-use tidegate::{Error, Lookup, config};
+use tidegate::{Error, Lookup};
+use tidegate_core::config;
 
 /// The default share of drains that are recorded.
 const RATIO: f64 = 0.01;

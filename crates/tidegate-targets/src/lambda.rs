@@ -10,8 +10,9 @@ use futures_util::future::{BoxFuture, FutureExt};
 use md5::Md5;
 use serde_json::{Map, Value, json};
 use sha2::Digest;
-use tidegate::{HandlerError, hex};
+use tidegate::HandlerError;
 use tidegate_aws::{Arn, Response, encoded};
+use tidegate_core::event::hex;
 
 use crate::aws::{AwsService, failure, seen};
 use crate::outcome::{Answers, BatchOrder, Outcome, bad, of_answer};
@@ -132,7 +133,7 @@ impl Function {
 
     /// Invokes the function, or only asks whether we may: the type `DryRun`.
     async fn ask(&self, invocation: &str, body: String) -> Result<Response, HandlerError> {
-        let trace = tidegate::trace::invocation();
+        let trace = tidegate_core::trace::invocation();
         let mut headers = vec![
             ("content-type", "application/json"),
             ("x-amz-invocation-type", invocation),

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::connect::{SecretReader, secret_reader};
 use tidegate::{Error, HandlerError};
+use tidegate_core::connect::{SecretReader, secret_reader};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

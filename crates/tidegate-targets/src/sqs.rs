@@ -6,8 +6,9 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tidegate::{HandlerError, hex};
+use tidegate::HandlerError;
 use tidegate_aws::Arn;
+use tidegate_core::event::hex;
 
 use crate::aws::{AwsService, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};

@@ -95,7 +95,7 @@ mod dispatch;
 pub mod drain;
 mod ending;
 mod handler;
-pub mod outcome;
+mod outcome;
 mod policies;
 pub mod schedule;
 #[cfg(feature = "testing")]
@@ -114,17 +114,46 @@ pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain,
 pub use handler::{Done, HandlerError, HandlerResult, Verdicts};
 pub use outcome::RetryPolicy;
 pub use schedule::Schedule;
-pub use tidegate_core::config::{self, Lookup};
-pub use tidegate_core::connect::{self, Database, Transaction};
-pub use tidegate_core::error::{self, Error};
-pub use tidegate_core::event::{DecodeError, Event, NewEvent, Publishable, dedup_key, hex};
+pub use tidegate_core::config::Lookup;
+pub use tidegate_core::connect::{Database, Transaction};
+pub use tidegate_core::error::Error;
+pub use tidegate_core::event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
 pub use tidegate_core::fault::Fault;
 pub use tidegate_core::policy::Policy;
 pub use tidegate_core::queue::{
     CatchUp, Job, JobStatus, PollRequest, PolledEvent, Published, job, publish, publish_batch,
 };
 pub use tidegate_core::status::{ServiceState, ServiceStatus};
-pub use tidegate_core::{Json, chain, events, migrate, migrations, tokio_postgres, trace};
+pub use tidegate_core::{Json, events, migrations, tokio_postgres};
+
+/// Settings, as a program reads its own.
+pub mod config {
+    pub use tidegate_core::config::{
+        environment, is_loopback, parse_duration, read, read_secret_file,
+    };
+}
+
+/// Connections to the database of a queue.
+pub mod connect {
+    pub use tidegate_core::connect::{Client, Schema, Trust};
+}
+
+/// The queue's schema and a program's own tables.
+pub mod migrate {
+    pub use tidegate_core::migrate::{
+        Migrate, MigrateReport, Migrations, Payloads, StoredSettings, check,
+    };
+}
+
+/// The position of the running work in a trace.
+pub mod trace {
+    pub use tidegate_core::trace::{TraceContext, current, within};
+}
+
+/// Drains that start each other.
+pub mod chain {
+    pub use tidegate_core::chain::{Chain, MOST_HOPS, NextTick, StartDrain};
+}
 
 /// Includes the README of the crate, so that its example is compiled with the documentation's.
 #[cfg(doctest)]

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex};
 use diesel_async::{AsyncConnection, AsyncPgConnection};
 use existing::{Failure, ShopEvent, with_diesel, with_sea_orm, with_sqlx};
 use sea_orm::TransactionTrait;
-use tidegate::connect::Database;
+use tidegate::{Context, Database, Dispatch, Done, DrainOptions, Event, Handlers, drain};
 use tidegate::migrate::Migrate;
-use tidegate::{Context, Dispatch, Done, DrainOptions, Event, Handlers, drain};
 
 type Outcome = Result<(), Failure>;
 

@@ -6,8 +6,7 @@ use std::time::SystemTime;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use tidegate::connect::Transaction;
-use tidegate::{Database, Error, Lookup, NewEvent, Published, publish};
+use tidegate::{Database, Error, Lookup, NewEvent, Published, Transaction, publish};
 use utoipa::ToSchema;
 
 use super::{IssuingCheck, SCHEMAS, store};

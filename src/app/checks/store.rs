@@ -4,8 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
-use tidegate::connect::Queryable;
 use tidegate::{Context, Error, HandlerError};
+use tidegate_core::connect::Queryable;
 use tidegate_core::queue::{document, execute, query};
 use tidegate_core::statements;
 use tokio_postgres::types::ToSql;

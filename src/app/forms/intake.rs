@@ -7,8 +7,8 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::connect::{Queryable, Transaction};
 use tidegate::{Error, NewEvent, Published, publish};
+use tidegate_core::connect::{Queryable, Transaction};
 use utoipa::ToSchema;
 use uuid::Uuid;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tidegate::connect::Queryable;
 use tidegate::{Context, Error, HandlerError};
+use tidegate_core::connect::Queryable;
 use tidegate_core::queue::{document, first, query};
 use tidegate_core::statements;
 use tokio_postgres::types::ToSql;

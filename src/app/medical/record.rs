@@ -8,7 +8,7 @@
 
 use serde_json::json;
 use tidegate::Error;
-use tidegate::connect::{Queryable, Transaction};
+use tidegate_core::connect::{Queryable, Transaction};
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus, Record};

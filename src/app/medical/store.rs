@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::connect::{Conn, Queryable};
 use tidegate::{Error, HandlerError};
+use tidegate_core::connect::{Conn, Queryable};
 use tidegate_core::queue::{Statement, document, documents, first, query};
 use tidegate_core::statements;
 use tokio_postgres::types::ToSql;

@@ -7,10 +7,10 @@
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::{Value, json};
-use tidegate::connect::{Conn, Queryable};
 use tidegate::{
     Context, Done, FencedTransaction, HandlerError, HandlerResult, Handlers, NewEvent, Verdicts,
 };
+use tidegate_core::connect::{Conn, Queryable};
 use uuid::Uuid;
 
 use super::authority::{Authority, Who};
