@@ -1,5 +1,5 @@
-//! Publishes a sample of everything that enters the forms system, each in its own transaction, and prints what
-//! it did. Every run uses new forms, cases and messages.
+//! Publishes a sample of everything that enters the forms system, each in its own transaction, and prints
+//! what it did. Every run uses new forms, cases and messages.
 //!
 //! All people in it are invented, including the national id, which no register issues.
 

@@ -335,7 +335,8 @@ async fn a_failure_fits_its_schema_and_a_verb_without_one_is_refused() {
     }
 }
 
-/// The page of metrics has a row for each field of a drain's report, made of its description's first sentence.
+/// The page of metrics has a row for each field of a drain's report, made of its description's first
+/// sentence.
 #[tokio::test]
 async fn the_page_of_metrics_has_what_a_report_has() {
     const PAGE: &str = "docs/reference/metrics.md";

@@ -349,8 +349,8 @@ async fn whoever_is_forgotten_leaves_the_arguments_of_operators_and_nothing_else
     assert_eq!(named_in_the_audit(&client).await, before);
 }
 
-/// Events, live and finished, a note and rows of the systems that are all about somebody, in numbers that make
-/// ANALYZE copy them.
+/// Events, live and finished, a note and rows of the systems that are all about somebody, in numbers that
+/// make ANALYZE copy them.
 const EVERYWHERE: &str = r#"
 SELECT count(p) FROM (SELECT tidegate.publish('act', '{"a": "CANARY"}', group_key => 'CANARY', correlation_id => 'CANARY',
                                               dedup_key => 'CANARY' || n) AS p FROM generate_series(1, 240) AS n) AS published;

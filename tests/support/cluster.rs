@@ -1,7 +1,7 @@
 //! Owns the Postgres cluster of a test process. `scripts/tests.py` starts one for all processes of a run and
-//! names it in `TIDEGATE_TEST_SERVER`. Any other server can stand there, for those who want to know whether the
-//! queue works on it; some tests start clusters of their own all the same. Without the variable, the first test
-//! that needs a cluster starts it, and it stops when the process ends.
+//! names it in `TIDEGATE_TEST_SERVER`. Any other server can stand there, for those who want to know whether
+//! the queue works on it; some tests start clusters of their own all the same. Without the variable, the
+//! first test that needs a cluster starts it, and it stops when the process ends.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;

@@ -6,8 +6,8 @@
 //! [`doctor`], the checks of a database; [`retention`], how finished events leave the log; [`metrics`] and
 //! [`prometheus`], the numbers of a run and of the queue (`numbers`); [`logs`], the log's lines.
 //!
-//! A request comes from a shell as an invocation or a command line, is read into the request of its verb, runs
-//! over the database, and its report goes back as JSON, which the shell shows.
+//! A request comes from a shell as an invocation or a command line, is read into the request of its verb,
+//! runs over the database, and its report goes back as JSON, which the shell shows.
 
 pub mod doctor;
 pub mod logs;

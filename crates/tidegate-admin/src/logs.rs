@@ -11,8 +11,8 @@ use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
 
-/// The target of the spans for collectors of traces ([`tidegate_core::trace`]), which are no part of the log. Their
-/// level is debug.
+/// The target of the spans for collectors of traces ([`tidegate_core::trace`]), which are no part of the log.
+/// Their level is debug.
 pub const SPANS: &str = trace::SPANS;
 
 /// Reads `TIDEGATE_LOG`, which sets what is logged: a level, or levels by the source of a line.

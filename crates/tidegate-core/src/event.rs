@@ -623,8 +623,8 @@ impl NewEvent {
     /// Replaces the live event that has the same [deduplication key](NewEvent::dedup), if that event still
     /// waits for its first attempt. Payload, delay, deadline, correlation id, attempt limit and trace are
     /// replaced. The id, the group and the place in line stay. An event that has started is kept;
-    /// [`Published::replaced`](crate::queue::Published) reports which of the two happened. With a delay this is a
-    /// debounce. Not allowed in batches or for follow-ups.
+    /// [`Published::replaced`](crate::queue::Published) reports which of the two happened. With a delay this
+    /// is a debounce. Not allowed in batches or for follow-ups.
     pub fn replace(mut self) -> Self {
         self.replaces = true;
         self

@@ -1,5 +1,5 @@
-//! What every server over HTTP of a program has in common, whatever it serves. It knows nothing of queues: the
-//! console serves its pages on it, and a program its own interface.
+//! What every server over HTTP of a program has in common, whatever it serves. It knows nothing of queues:
+//! the console serves its pages on it, and a program its own interface.
 //!
 //! A request passes, from the outside in: the limits of connections ([`serve_within`]), its id and its line
 //! in the log ([`logged`]), a time limit ([`limited`]); then it is identified, and only then takes a place

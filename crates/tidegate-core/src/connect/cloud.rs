@@ -1,6 +1,6 @@
 //! Owns what a cloud adds to a program: the secrets that it keeps, tokens in place of passwords, and how a
-//! function starts drains. This crate knows none. The crate of a cloud implements [`Cloud`], and the program's
-//! shell installs it before any setting is read.
+//! function starts drains. This crate knows none. The crate of a cloud implements [`Cloud`], and the
+//! program's shell installs it before any setting is read.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,5 +1,5 @@
-//! Owns the secret that is a login: reads a version of it from the cloud, and builds a login from its JSON and
-//! the environment. It has the form of an RDS secret, as RDS or a rotation function writes it:
+//! Owns the secret that is a login: reads a version of it from the cloud, and builds a login from its JSON
+//! and the environment. It has the form of an RDS secret, as RDS or a rotation function writes it:
 //!
 //! ```json
 //! {"username": "…", "password": "…", "host": "…", "port": 5432, "dbname": "…"}

@@ -1,5 +1,6 @@
 //! Owns the spans that a drain emits for collectors of traces: the drain itself, its leases and writes, each
-//! attempt at an event and each handler. How a span says where it stands in a trace: [`tidegate_core::trace`].
+//! attempt at an event and each handler. How a span says where it stands in a trace:
+//! [`tidegate_core::trace`].
 //!
 //! Publishers decide what is recorded: an attempt is recorded if its event was published under a sampled
 //! trace. For events that were published under no trace, a share of the drains records all of them. An
