@@ -236,7 +236,7 @@ def metrics(stack):
 def _reported():
     """Some metrics are reported only now and then, so the source is read and not a golden file."""
     counters = re.findall(r'(?:End|Count|Rare)\("[^"]*", "(\w+)"\)', docs.code_of(docs.LIBRARY / "drain" / "report.rs"))
-    return {*counters, *re.findall(r'"(\w+)",\s*"(?:Count|Milliseconds|Percent)",', docs.code_of(docs.LIBRARY / "numbers" / "metrics.rs"))}
+    return {*counters, *re.findall(r'"(\w+)",\s*"(?:Count|Milliseconds|Percent)",', docs.code_of(docs.ADMIN / "numbers" / "metrics.rs"))}
 
 
 def _on_dashboard(stack):
