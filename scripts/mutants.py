@@ -131,8 +131,8 @@ def replace(programs, there, instead):
 
 
 def failure(done):
-    """Returns the line that says why a test failed, if one did, and not for want of a schema."""
-    found = re.search(r"^.*(violation of |panicked at ).*$", done.stdout, re.MULTILINE)
+    """Returns the line that says why a test failed or never ended, if so, and not for want of a schema."""
+    found = re.search(r"^.*(violation of |panicked at |no end within ).*$", done.stdout, re.MULTILINE)
     return found.group(0).strip()[:150] if done.returncode != 0 and found and "is migrated: " not in done.stdout else None
 
 
