@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate::drain::lines::EventLines;
-pub use tidegate_core::cleanup_run::make_partitions;
 use tidegate_core::cleanup_run::{Halt, Steps};
 use tidegate_core::config::{in_range, millis};
 use tidegate_core::connect::Database;

@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::Database;
-use tidegate::connect::Client;
-use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions};
+use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate_core::cleanup_run::make_partitions;
+use tidegate_core::connect::{Client, Database};
 
 use super::killed_workers::publisher;
 use super::{Figures, Fleet, Size, Violation, World, worker};

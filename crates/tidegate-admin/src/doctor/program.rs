@@ -10,7 +10,7 @@ use tidegate_core::queue::{self, query};
 use tidegate_core::{migrate, statements};
 use tokio_postgres::Row;
 
-use super::catalog::{self, Drift, EXPECTED};
+use super::catalog::{self, Drift};
 use super::{DoctorTarget, Finding};
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
@@ -111,7 +111,7 @@ pub(super) async fn drift(target: &DoctorTarget<'_>) -> Result<Finding> {
     let mut client = target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
     let schema = target.database.schema();
-    let drift = catalog::drift(&schema.written(EXPECTED), &found);
+    let drift = catalog::drift(&schema.written(migrate::CATALOG), &found);
     if drift.is_empty() {
         let text = format!("all {} parts are as the migrations made them", found.len());
         return Ok(Finding::ok(text));
