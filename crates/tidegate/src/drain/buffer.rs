@@ -63,6 +63,16 @@ pub(super) struct Buffer {
     is_uncertain: bool,
 }
 
+/// Waiting events that a flush has moved.
+pub(super) struct AfterFlush {
+    /// They went back to the queue.
+    pub returned: Vec<LeasedEvent>,
+    /// They must be released, because an earlier event of their group stays in its lease until it lapses.
+    pub behind: Vec<LeasedEvent>,
+    /// They are no longer ours.
+    pub lost: Vec<LeasedEvent>,
+}
+
 /// How long other events wait for a suspect: before it starts, for those that run to end, and after its
 /// start, for it to end. Longer waits would let one event stop all others.
 pub(super) const SUSPECT_WAIT: Duration = Duration::from_secs(2);
@@ -148,15 +158,14 @@ impl Buffer {
         self.leases.take_ended()
     }
 
-    /// Begins to process a flush: removes and returns the waiting events that have left, and notes the
-    /// windows that the database knows now.
-    pub(super) fn on_flushed(&mut self, flushed: &FlushReport) -> Vec<LeasedEvent> {
+    /// Learns what a flush has changed: which events have left, what may start, which leases are cut or over.
+    pub(super) fn on_flushed(&mut self, flushed: &FlushReport) -> AfterFlush {
         let gone = flushed.state.left.as_ref();
-        let left = match gone.filter(|gone| !gone.is_empty()) {
+        let returned = match gone.filter(|gone| !gone.is_empty()) {
             Some(gone) => self.remove(|lease| gone.contains(&lease.id)),
             None => Vec::new(),
         };
-        for event in &left {
+        for event in &returned {
             self.note_gone(event.lease);
         }
         for start in flushed.starts() {
@@ -165,11 +174,17 @@ impl Buffer {
         for (token, mark) in flushed.lowered() {
             self.leases.note_lowered(token, mark);
         }
-        left
+        let behind = flushed.changes.iter().flat_map(|one| self.apply(one));
+        let behind = behind.collect();
+        AfterFlush {
+            returned,
+            behind,
+            lost: self.end_flush(flushed),
+        }
     }
 
     /// Learns what became of an event. Returns the events that must be released because of that.
-    pub(super) fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
+    fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
         let (lease, group) = (change.lease, change.group.as_deref());
         match &change.result {
             WriteResult::Refused(_) => {
@@ -203,7 +218,7 @@ impl Buffer {
 
     /// Ends the processing of a flush: notices cut or lost leases. Returns the events that are no longer
     /// ours.
-    pub(super) fn end_flush(&mut self, flushed: &FlushReport) -> Vec<LeasedEvent> {
+    fn end_flush(&mut self, flushed: &FlushReport) -> Vec<LeasedEvent> {
         for token in &flushed.flush.over {
             self.leases.note_over(*token, flushed.is_whole());
         }

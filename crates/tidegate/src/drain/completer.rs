@@ -168,20 +168,29 @@ impl Completer {
         &mut self.next
     }
 
-    /// Adds an event's end. Returns its number, and whether its group stays closed until it is written.
+    /// Adds an event's end. Its group opens at once, or only when this is written. Returns the end's number.
     pub(super) fn finish(
         &mut self,
         event: &LeasedEvent,
         finalization: Finalization,
         counted_as: CountedAs,
         work: Vec<HandlerEnd>,
-    ) -> (u64, bool) {
+        buffer: &mut Buffer,
+    ) -> u64 {
+        let handled = (!work.is_empty()).then_some(event.kind.as_str());
+        self.services.note_left(event.lease, handled);
         // An event that starts behind an end which is then refused loses an attempt. This happens at most
         // once: an event whose end was refused before comes back with the results of its handlers.
         let holds_group = event.progress.is_some() || finalization.status != Status::Completed;
         self.note();
         let number = self.noted;
-        let end = PendingEnd {
+        if let Some(group) = &event.group_key {
+            self.group_ends.insert(group.clone(), number);
+            if !holds_group {
+                buffer.open_group(group, event.lease);
+            }
+        }
+        self.next.ends.push(PendingEnd {
             number,
             finalization,
             counted_as,
@@ -189,16 +198,16 @@ impl Completer {
             attempt: (event.attempts, event.max_attempts),
             work,
             holds_group,
-        };
-        if let Some(group) = &event.group_key {
-            self.group_ends.insert(group.clone(), number);
-        }
-        self.next.ends.push(end);
-        (number, holds_group)
+        });
+        number
     }
 
-    /// Adds the return of an event that is retried.
-    pub(super) fn retry(&mut self, event: &LeasedEvent, retried: Retried) {
+    /// Adds the return of an event that is retried. Its group closes until that is written.
+    pub(super) fn retry(&mut self, event: &LeasedEvent, retried: Retried, buffer: &mut Buffer) {
+        self.services.note_left(event.lease, None);
+        if let Some(group) = &event.group_key {
+            buffer.close_group(group, event.lease.id);
+        }
         self.note().retries.push(Retry {
             retried,
             group: event.group_key.clone(),
@@ -207,8 +216,13 @@ impl Completer {
         });
     }
 
-    /// Adds the return of an event that was not started.
-    pub(super) fn release(&mut self, event: LeasedEvent) {
+    /// Adds the return of an event that was not started, with its attempt restored. Its group closes until
+    /// that is written.
+    pub(super) fn release(&mut self, event: LeasedEvent, buffer: &mut Buffer) {
+        self.services.note_left(event.lease, None);
+        if let Some(group) = &event.group_key {
+            buffer.close_group(group, event.lease.id);
+        }
         self.note().releases.push(event);
     }
 

@@ -128,8 +128,30 @@ impl Leases {
         held.is_some_and(|held| event.lease.id <= held.started_to)
     }
 
-    /// Returns when the event's deadline passes, if it has one.
-    pub(super) fn deadline(&self, event: &LeasedEvent) -> Option<Reading> {
+    /// The time before which an event must start: its lease can be trusted until then, and its deadline has
+    /// not passed.
+    pub(super) fn start_by(&self, event: &LeasedEvent, timeout: Duration) -> Reading {
+        let trusted = self.trusted_until(event, timeout);
+        let deadline = self.deadline(event);
+        deadline.map_or(trusted, |deadline| deadline.earlier(trusted))
+    }
+
+    /// Whether the event's deadline has passed while it waited here (B13), and its lease is certainly valid.
+    pub(super) fn is_late(&self, event: &LeasedEvent, timeout: Duration, now: Instant) -> bool {
+        event.fate == LeaseDecision::Run
+            && self.deadline(event).is_some_and(|time| time.is_over(now))
+            && !self.trusted_until(event, timeout).is_over(now)
+    }
+
+    /// A lease is not trusted up to its end: if this process was frozen or its machine suspended, another
+    /// drain may be running the event.
+    fn trusted_until(&self, event: &LeasedEvent, timeout: Duration) -> Reading {
+        let held = self.held.get(&event.lease.token);
+        held.map_or_else(Reading::now, |held| held.renewed + timeout.mul_f64(0.9))
+    }
+
+    /// When the event's deadline passes, if it has one.
+    fn deadline(&self, event: &LeasedEvent) -> Option<Reading> {
         let left = event
             .expires_in
             .filter(|_| event.fate == LeaseDecision::Run)?;
@@ -313,11 +335,6 @@ impl Leases {
         if let Some(held) = self.held.get_mut(&token) {
             held.renewed = sent;
         }
-    }
-
-    /// Returns when a lease was last renewed.
-    pub(super) fn renewed(&self, token: Uuid) -> Option<Reading> {
-        self.held.get(&token).map(|held| held.renewed)
     }
 
     /// Returns the oldest time of the last renewal, over all leases.
