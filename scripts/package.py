@@ -45,6 +45,8 @@ OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 BINARY_LIMIT, ZIP_LIMIT = 23_500_000, 9_700_000
 SETTINGS, PARAMETERS = Path("samconfig.toml"), Path(os.environ.get("PARAMETERS") or "parameters.toml")
 STACKS = ("http", "console", "messages", "alarms", "idle")
+# The only states from which a stack is removed: SAM removes it from the same, and no other can have anything that works.
+FAILED = ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
 # How much of each log is shown of a stack that could not be created.
 LINES = 50
 # Lambda lets nobody reserve these.
@@ -167,7 +169,8 @@ def deploy():
         print(f"\nWould deploy {name} with\n{json.dumps(parameters, indent=1)}\nbut\n" + "\n".join(missing))
         return 0
     cloud = session.client("cloudformation")
-    first = not dry and not _status(cloud, name)
+    there = _status(cloud, name)
+    first, others = not dry and not there, _looked_at(cloud, name) if dry and there else []
     try:
         _sam("The deployment", [*deployment, *(["--no-execute-changeset"] if dry else ["--on-failure", "DO_NOTHING"] if first else [])], environment)
     except local.Failed:
@@ -176,12 +179,17 @@ def deploy():
         raise
     finally:
         if dry:
-            forget(cloud, name)
+            forget(cloud, name, there, others)
     return 0
 
 
 def show_failure(cloud, logs, name):
-    """Prints why a stack could not be created, with its logs, and removes it, so that the next deployment can create it."""
+    """Prints why a stack could not be created, with its logs, and removes it, so that the next deployment can create it. SAM may have
+    failed for another reason, or somebody else has made the stack since: what is not known to have failed stays."""
+    status = _status(cloud, name)
+    if status not in FAILED:
+        print(f"the stack {name} is {status}, and stays" if status else f"there is no stack {name}")
+        return
     for each in cloud.describe_stack_resources(StackName=name)["StackResources"]:
         if each["ResourceStatus"] == "CREATE_FAILED":
             print(f"{each['LogicalResourceId']}: {each.get('ResourceStatusReason')}")
@@ -191,14 +199,19 @@ def show_failure(cloud, logs, name):
     cloud.delete_stack(StackName=name)
 
 
-def forget(cloud, name):
-    """Removes what a deployment leaves that was only looked at."""
-    for change in cloud.list_change_sets(StackName=name)["Summaries"]:
-        if change["ChangeSetName"].startswith("samcli-deploy"):
-            cloud.delete_change_set(StackName=name, ChangeSetName=change["ChangeSetName"])
-    if _status(cloud, name) == "REVIEW_IN_PROGRESS":
+def forget(cloud, name, there, others):
+    """Removes what a deployment leaves that was only looked at: not what was `there`, and no change set of `others`."""
+    for change in _looked_at(cloud, name):
+        if change not in others:
+            cloud.delete_change_set(StackName=name, ChangeSetName=change)
+    if not there and _status(cloud, name) == "REVIEW_IN_PROGRESS" and not _looked_at(cloud, name):
         cloud.delete_stack(StackName=name)
     print("\nNothing was deployed. The change set is deleted; the packages stay in SAM's bucket")
+
+
+def _looked_at(cloud, name):
+    """Returns the stack's change sets that SAM has made."""
+    return [each["ChangeSetName"] for each in cloud.list_change_sets(StackName=name)["Summaries"] if each["ChangeSetName"].startswith("samcli-deploy")]
 
 
 def sam():
@@ -244,10 +257,7 @@ def preflight(client, name, parameters, chosen):
     """Returns a line for each thing that would end a deployment half-way."""
     from botocore.exceptions import BotoCoreError, ClientError
     found = []
-    try:
-        status = _status(client("cloudformation"), name)
-    except BotoCoreError as error:
-        return [f"AWS cannot be reached: {error}"]
+    status = _status(client("cloudformation"), name)
     secrets = {arn: key for key, value in parameters.items() if key.endswith(("SecretArn", "SecretArns")) for arn in value.split(",") if ":secret:" in arn}
     looks = [(key, lambda arn=arn: client("secretsmanager").describe_secret(SecretId=arn)) for arn, key in secrets.items()]
     if parameters.get("SubnetIds"):
@@ -274,12 +284,14 @@ def preflight(client, name, parameters, chosen):
 
 
 def _status(cloud, name):
-    """Returns the state of a stack, or nothing if there is none."""
-    from botocore.exceptions import ClientError
+    """Returns the state of a stack, or nothing if AWS says that there is none."""
+    from botocore.exceptions import BotoCoreError, ClientError
     try:
         return cloud.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"]
-    except ClientError:
-        return ""
+    except (ClientError, BotoCoreError) as error:
+        if "does not exist" in str(error):
+            return ""
+        raise tools.Unavailable(f"{name}: AWS does not say whether there is such a stack: {error}") from error
 
 
 def _sam(heading, arguments, environment):

@@ -312,6 +312,7 @@ def _deployed(texts, script):
 
 def _deployment(run, script):
     """Runs the deploy script with a stand-in for AWS and SAM. Returns how what it says, and does beside looking, differs from the table."""
+    run = copy.deepcopy(run)
     did, errors = [], importlib.import_module("botocore.exceptions")
 
     class Aws:
@@ -320,10 +321,12 @@ def _deployment(run, script):
 
         def answer(self, name, given, answer):
             did.extend([f"{name} {given.get('ChangeSetName', '')}".strip()] if name.startswith("delete") else [])
+            if isinstance(answer, list):
+                answer = answer.pop(0) if len(answer) > 1 else answer[0]
             if answer == "unreachable":
                 raise errors.EndpointConnectionError(endpoint_url="https://aws")
             if isinstance(answer, str):
-                raise errors.ClientError({"Error": {"Code": answer}}, name)
+                raise errors.ClientError({"Error": dict(zip(("Code", "Message"), answer.split(" ", 1)))}, name)
             return answer
 
     def deploys(_, words, __):
@@ -338,7 +341,7 @@ def _deployment(run, script):
             contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             script.deploy()
-        except (Unavailable, local.Failed) as refused:
+        except (Unavailable, local.Failed, KeyError) as refused:
             print(refused)
     unsaid = [text for text in run["says"] if text not in said.getvalue()]
     return [f"make deploy, {run['what']}: does {did} and does not say {unsaid}"] if unsaid or did != run["does"] else []
