@@ -1,5 +1,5 @@
-//! Owns how drains start other drains: which one follows which. It starts none itself; a shell does that
-//! ([`StartDrain`]).
+//! Owns which drain follows which, and the traits by which one is started or woken later. The crate of a
+//! cloud implements them.
 
 use std::time::SystemTime;
 
@@ -33,13 +33,14 @@ impl Chain {
         }
     }
 
-    /// Returns the place of the drain that follows this one.
+    /// Returns the place of the drain that follows this one; `None` after [`MOST_HOPS`] starts.
     pub fn behind(self) -> Option<Self> {
         let hop = self.hop + 1;
         (hop <= MOST_HOPS).then_some(Self { hop, ..self })
     }
 
-    /// Returns the place of a further drain in parallel with this one.
+    /// Returns the place of a further drain, which runs in parallel with this one: the next hop of a chain of
+    /// its own. `None` as in [`Chain::behind`].
     pub fn beside(self) -> Option<Self> {
         let id = Uuid::new_v4();
         self.behind().map(|next| Self { id, ..next })
@@ -61,7 +62,7 @@ pub trait NextTick: Send + Sync + 'static {
     /// Moves the tick to this time, or a little later. `None` removes it.
     ///
     /// # Errors
-    /// When it stays where it was.
+    /// When the tick cannot be moved. It stays where it was.
     fn set(&self, at: Option<SystemTime>) -> BoxFuture<'_, Result<()>>;
 }
 

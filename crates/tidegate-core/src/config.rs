@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 /// Looks up a variable. Tests pass their own.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Returns a lookup in the process's environment.
+/// Looks up a variable of the process, or else among the lines of its `TIDEGATE_SETTINGS`. An empty value
+/// counts as not set.
 pub fn environment(name: &str) -> Option<String> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     set(name).or_else(|| {
@@ -38,7 +39,7 @@ const SECRETS: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 ];
 
-/// Returns the names and values. A line that is empty or has no value says nothing.
+/// Returns the names and values. A line that is empty or has no value sets nothing.
 fn settings_in(lines: &str) -> impl Iterator<Item = (&str, &str)> {
     let pairs = lines.lines().filter_map(|line| line.trim().split_once('='));
     pairs.filter(|(_, value)| !value.is_empty())
@@ -66,7 +67,7 @@ pub fn check_settings(lookup: Lookup<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns whole milliseconds, as reports use them.
+/// Returns whole milliseconds; the most that a `u64` holds for more.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -119,7 +120,8 @@ pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// The longest duration. Clocks and the database overflow long before a number of seconds does.
+/// The longest duration that may be set. Clocks and the database overflow long before a number of seconds
+/// does.
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// Parses a duration as people write it, of at most ten years.

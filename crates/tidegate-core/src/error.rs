@@ -76,7 +76,7 @@ impl Error {
         move |source| Self::Database { stage, source }
     }
 
-    /// Returns the answer of work, or an error of this stage if the work takes longer than `limit`.
+    /// Waits for work, at most for `limit`.
     ///
     /// # Errors
     /// Those of the work, or [`Error::TimedOut`].
@@ -203,8 +203,8 @@ fn remedy(error: &tokio_postgres::Error) -> &'static str {
     }
 }
 
-/// Returns what to do when the session lacks a prepared statement or has another one of the same name. Then a
-/// pooler gives each transaction whichever session is free.
+/// Returns what to do when the session lacks a prepared statement, or has another one of the same name. This
+/// is how a pooler shows that gives each transaction whichever session is free.
 fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
     let prepared = [
         SqlState::INVALID_SQL_STATEMENT_NAME,

@@ -23,7 +23,7 @@ pub trait Event: Sized + Send + Sync + 'static {
     /// Every kind, as stored in the `kind` column (requirement A7).
     const KINDS: &'static [&'static str];
 
-    /// Returns the kind of this event.
+    /// Returns the kind of this event, one of [`Event::KINDS`].
     fn kind(&self) -> &'static str;
 
     /// Builds the variant of `kind` from its stored payload. A missing payload is read as JSON `null`.
@@ -371,7 +371,7 @@ macro_rules! events {
     (@version $version:literal) => { $version };
 }
 
-/// Returns the kinds of all parts of a program.
+/// Joins the kinds of all parts of a program. `N` is how many there are.
 pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
     let (mut part, mut of_part, mut at) = (0, 0, 0);
@@ -386,10 +386,10 @@ pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str;
     all
 }
 
-/// Does not compile for a kind that nobody may name so, or for kinds of which two are alike.
+/// Does not compile if a kind has no allowed name ([`is_kind`]), or two kinds have the same.
 ///
 /// # Panics
-/// When one is not.
+/// In these cases, while the program is compiled.
 pub const fn check_kinds(kinds: &[&str]) {
     let mut at = 0;
     while at < kinds.len() {
@@ -555,13 +555,13 @@ impl Publishable for NewEvent {
 /// An event to publish, with its options. Build it from an enum value with [`NewEvent::of`], or from a kind
 /// and JSON text with [`NewEvent::raw`].
 ///
-/// Follow-ups of an unfinished event are stored in its serialized form.
+/// Follow-ups of an unfinished event are stored as this type's JSON.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[must_use = "publish it, or emit it"]
 pub struct NewEvent {
     /// The kind, under which its handlers are found.
     pub kind: String,
-    /// The payload, JSON.
+    /// The payload as JSON text; `None` for an event without one.
     pub payload: Option<Box<RawValue>>,
     pub(crate) group_key: Option<String>,
     pub(crate) dedup_key: Option<String>,

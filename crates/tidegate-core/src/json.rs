@@ -1,5 +1,5 @@
 //! Owns JSON that passes through: what functions answer, what handlers return, what an event has stored. It
-//! is kept as its text. Parsed and printed again, it would have other numbers.
+//! is kept as its text, because numbers change when they are parsed and printed again.
 
 use std::fmt::{self, Display};
 
@@ -22,21 +22,21 @@ impl Json {
         to_raw_value(value).map(Self)
     }
 
-    /// Returns its text.
+    /// Returns the text, as it was written.
     #[must_use]
     pub fn get(&self) -> &str {
         self.0.get()
     }
 
-    /// Reads it.
+    /// Parses the text.
     ///
     /// # Errors
-    /// When it is no `T`.
+    /// When it does not fit `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(self.get())
     }
 
-    /// Returns the members of an object in their order. Anything else has none.
+    /// Returns the members of an object in the order in which they stand. Any other value has none.
     #[must_use]
     pub fn members(&self) -> Vec<(String, Self)> {
         self.read::<Members>()

@@ -1,5 +1,5 @@
-//! Owns the leased row: an event under a lease, and the right to end it. What the program itself sees of the
-//! event is in `event` and `context`.
+//! Owns the leased row: an event under a lease, and the right to end it. What a program sees of the event is
+//! in [`event`](crate::event), and in the `Context` of the crate `tidegate`.
 
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, SystemTime};
@@ -45,7 +45,7 @@ pub enum LeaseDecision {
 pub struct LeasedEvent {
     /// The id and the token.
     pub lease: Lease,
-    /// Whether to run it or to end it.
+    /// Decided by the database, from the attempts, the deadline and the workers that went away.
     pub fate: LeaseDecision,
     /// The stored kind, which this program may not know.
     pub kind: String,
@@ -82,7 +82,8 @@ impl LeasedEvent {
         self.fate == LeaseDecision::Run && self.attempts >= self.max_attempts
     }
 
-    /// Creates a first attempt without a payload.
+    /// Creates a first attempt of an event without a payload, for tests. No lease in the database stands
+    /// behind it.
     pub fn sample(id: i64, group: Option<&str>) -> Self {
         Self {
             lease: Lease {

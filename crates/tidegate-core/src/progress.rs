@@ -14,9 +14,10 @@ use crate::json::Json;
 pub enum Status {
     /// Every handler has succeeded.
     Completed,
-    /// A handler rejected the event, with its errors.
+    /// A handler rejected the event. The row has its errors.
     CompletedWithErrors,
-    /// The system gave up: no attempts left, no handler, undecodable, expired or abandoned.
+    /// The system gave up: no attempts are left, the deadline passed, no program handles the event or can
+    /// read it, the service that it needs stayed down, or an operator cancelled it.
     Failed,
 }
 
@@ -44,19 +45,19 @@ pub struct Progress {
     /// Services that the event has waited for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deferred: BTreeMap<String, Deferred>,
-    /// Whether, and how often, handlers have snoozed the event.
+    /// `None` if no handler has snoozed the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
-    /// How many events may share its calls from now on, because a call that more events than this shared has
+    /// The most events that may share a call with this one, because a call that more of them shared has
     /// failed as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u16>,
-    /// How often runs have ended during the present attempt.
+    /// `None` if no run has ended during an attempt of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Interrupted>,
 }
 
-/// How often runs have ended during an attempt.
+/// How often a run has ended during an attempt of an event, so that the attempt had to begin again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupted {
     /// The number of runs.

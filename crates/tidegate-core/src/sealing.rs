@@ -79,7 +79,7 @@ pub trait Codec: Send + Sync {
     /// When the payload cannot be sealed.
     fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>>;
 
-    /// Returns the payload in a seal.
+    /// Opens the sealed payload of an event of this kind. Returns its JSON text.
     ///
     /// # Errors
     /// See [`Unopened`].
@@ -137,8 +137,8 @@ pub fn begins_sealed(payload: &[u8]) -> bool {
     payload.starts_with(BEGINNING.as_bytes())
 }
 
-/// Returns an event as it is to be published: with its payload sealed, if this process has keys and the
-/// payload is not sealed already.
+/// Seals the payload of an event that is to be published, if this process has keys and it is not sealed
+/// already.
 ///
 /// # Errors
 /// When the payload cannot be sealed.

@@ -1,9 +1,9 @@
 //! Owns the W3C trace context that crosses the queue. An event keeps the context that it was published under.
-//! Its handlers continue that trace, and their publishes and calls carry it on. The ids appear in the log, on
-//! the span `event`.
+//! Its handlers continue that trace, and their publishes and calls carry it on. Log lines have the ids in the
+//! span `event`.
 //!
-//! For collectors of traces, this crate also emits `tracing` spans of the target `tidegate::spans`. It gives
-//! them their places in a trace itself, in three fields: `trace.position` is the span's own position as a
+//! For collectors of traces, publishes and drains also emit `tracing` spans of the target `tidegate::spans`.
+//! Three fields say where such a span stands in a trace: `trace.position` is its own position as a
 //! `traceparent`, `trace.parent` the id of the span above it, and `trace.links` a list of further positions.
 //! The fields `otel.*` are those of `tracing-opentelemetry`, and all others are attributes. A span is
 //! recorded when it closes. One whose position is never recorded is not part of any trace. No span holds a
@@ -142,10 +142,9 @@ pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// The X-Ray header of the invocation that this process answers.
 static INVOCATION: RwLock<Option<String>> = RwLock::new(None);
 
-/// Notes the X-Ray header of the invocation that this process answers.
+/// Sets what [`invocation`] returns.
 pub fn note_invocation(header: Option<String>) {
     *INVOCATION.write().unwrap_or_else(PoisonError::into_inner) = header;
 }
@@ -159,7 +158,8 @@ pub fn invocation() -> Option<String> {
         .clone()
 }
 
-/// Returns the trace id of a stored header, which is therefore well-formed.
+/// Returns the trace id in a stored header. It is not checked again: the database stores only well-formed
+/// headers.
 pub fn id_of(header: &str) -> Option<&str> {
     header.split('-').nth(1)
 }
@@ -173,7 +173,7 @@ pub async fn within<T>(position: Option<TraceContext>, work: impl Future<Output 
     }
 }
 
-/// Returns how often the running work begins a trace.
+/// Returns how often the running work begins a trace, from 0 to 1; 0 outside of [`TraceContext::sampling`].
 pub fn ratio() -> f64 {
     RATIO.try_with(|ratio| *ratio).unwrap_or_default()
 }
@@ -201,8 +201,8 @@ macro_rules! messaging_span {
 
 pub use messaging_span;
 
-/// Records what all spans of [`messaging_span`] have: where it stands, its kind, the type and the name of the
-/// operation, and what the operation is about.
+/// Records what all spans of [`messaging_span`] have: the position, the kind of span, the type and the name
+/// of the operation, and its destination.
 pub fn record_messaging(
     span: &Span,
     position: &TraceContext,
@@ -239,8 +239,8 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Begins to record a publish if somebody collects traces and its trace is sampled: the trace that it
-    /// names, or that of the running work.
+    /// Begins to record a publish if somebody collects traces and the publish's trace is sampled: the one in
+    /// the header `named`, or that of the running work.
     pub fn begin(named: Option<&str>) -> Option<Self> {
         let span = of_publish();
         if span.is_disabled() {

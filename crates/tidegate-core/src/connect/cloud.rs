@@ -52,8 +52,8 @@ pub trait Cloud: Send + Sync + 'static {
 
 static CLOUD: OnceLock<Box<dyn Cloud>> = OnceLock::new();
 
-/// Makes a cloud the one of this process. If there is one, it stays. A program calls this before it reads
-/// settings.
+/// Makes a cloud the one of this process. If the process has one already, that one stays. A program calls
+/// this before it reads settings.
 pub fn install(cloud: impl Cloud) {
     CLOUD.get_or_init(|| Box::new(cloud));
 }
@@ -72,7 +72,7 @@ pub fn cloud(setting: &str) -> Result<&'static dyn Cloud> {
     CLOUD.get().map(|cloud| &**cloud).ok_or_else(needed)
 }
 
-/// Reads the text of a secret.
+/// Reads the text of a secret, anew with each call.
 pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
 
 /// Returns a reader of this secret: its name in the cloud, or `file:PATH`. Nothing is read before its first

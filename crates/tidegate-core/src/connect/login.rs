@@ -32,7 +32,7 @@ pub(super) struct Login {
 pub(super) enum Failure {
     /// The login was refused. Another password may help, and the same one will not.
     Refused(String),
-    /// Either that, or something else: a pooler may use one code for a wrong password, an unreachable server
+    /// The login may have been refused: a pooler may use one code for a wrong password, an unreachable server
     /// and a busy one.
     Unclear(String),
     /// Another password would not have helped.
@@ -314,7 +314,7 @@ fn is_known(name: &str) -> bool {
     is_name(name) && values.iter().any(takes)
 }
 
-/// Options that other drivers read, and this one does not know.
+/// Options of other drivers, which an error may name.
 const FOREIGN: [&str; 13] = [
     "connection_limit",
     "currentSchema",

@@ -71,7 +71,8 @@ struct Places {
     wait: Duration,
 }
 
-/// The configuration in a URL, which cannot be used to connect.
+/// Returns the driver's configuration in a URL, without the certificates to trust. For fuzzing: nobody
+/// connects with it.
 ///
 /// # Errors
 /// [`Error::Config`]. Its text never contains the password.
@@ -79,7 +80,8 @@ pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config> {
     Login::from_url(url, &Trust::system()).map(|login| login.config)
 }
 
-/// The configuration in the text of a secret alone, which cannot be used to connect.
+/// Returns the driver's configuration in the text of a secret, without what the environment adds. For
+/// fuzzing: nobody connects with it.
 ///
 /// # Errors
 /// [`Error::Secret`] names the field, and quotes nothing.
@@ -178,7 +180,7 @@ impl Database {
         })
     }
 
-    /// Returns the schema of the queue.
+    /// Returns the schema of the queue that this database's connections use.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -206,8 +208,8 @@ impl Database {
         Ok(Client::new(client, self.schema.clone()))
     }
 
-    /// Opens a connection for statements of the queue, each of which is a transaction at READ COMMITTED,
-    /// whatever the default of the login is. The default is asked for once.
+    /// Opens a connection for statements of the queue. Each of them is a transaction at READ COMMITTED, even
+    /// if the login's default is another level, which is looked up once.
     ///
     /// # Errors
     /// As [`Database::connect`].

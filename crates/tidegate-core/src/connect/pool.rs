@@ -19,8 +19,8 @@ pub(super) const POOL_WAIT: Duration = Duration::from_secs(30);
 /// How long a connection that comes back to the pool has for its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. In one
-/// that has failed, this fails.
+/// Ends a transaction that is open. If none is, as nearly always, the server has nothing to warn of. If the
+/// open one has failed, this fails, too.
 pub(super) const NO_TRANSACTION: &str = "BEGIN; ROLLBACK";
 
 /// Opens the pool's connections in the same way as all others.

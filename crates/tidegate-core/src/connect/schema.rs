@@ -11,7 +11,7 @@ use super::pool::Lent;
 use crate::config::{Lookup, environment};
 use crate::error::{Error, Result};
 
-/// The schema of a queue that has no other name.
+/// The schema unless another one is named.
 const USUAL: &str = "tidegate";
 
 /// What stands for the schema's name in all statements and migrations. The roles' names begin with it, too.
@@ -71,12 +71,12 @@ impl Schema {
         &OF_PROCESS
     }
 
-    /// Returns the name.
+    /// Returns the name. It needs no quotes in SQL.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns a statement's text for this schema. It is written once.
+    /// Returns a statement's text for this schema, which is written once.
     pub(crate) fn text(&self, text: &'static str) -> Arc<str> {
         let mut texts = self.0.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let own = texts.entry((text.as_ptr().addr(), text.len()));
@@ -132,12 +132,12 @@ pub(super) enum Session {
     Lent(Lent),
 }
 
-/// How each transaction of the queue begins. A wait for a lock that another transaction has means nothing if
-/// what it has written stays out of sight, which is how it is on the other levels of isolation.
+/// How each transaction of the queue begins. At the other levels of isolation, a statement that has waited
+/// for another transaction's lock would not see what that transaction wrote.
 pub const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 impl Client {
-    /// Takes a connection for the queue of a schema.
+    /// Makes a connection of the driver one to the queue of a schema.
     pub fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
         Self::of(Session::Own(client), schema)
     }
@@ -150,8 +150,8 @@ impl Client {
         }
     }
 
-    /// Says that this login's own transactions begin at another level of isolation. Whoever begins
-    /// transactions by hand must not say it.
+    /// With `true`, each statement of the queue begins and ends a transaction of its own, because the login's
+    /// default is another level of isolation. Not for a connection on which transactions are begun by hand.
     pub(super) fn beginning(self, begins: bool) -> Self {
         Self { begins, ..self }
     }
@@ -170,7 +170,8 @@ impl Client {
         }
     }
 
-    /// Begins a transaction, without waiting for the answer, which rolls back when the connection is dropped.
+    /// Begins a transaction with the statement `begin`, without waiting for the answer. The transaction rolls
+    /// back when the connection is dropped.
     ///
     /// # Errors
     /// When the database fails.
@@ -198,9 +199,9 @@ impl Client {
     /// Begins a transaction that changes nothing, with these settings. All reports and metrics are read in
     /// one, and what is left after a drain.
     ///
-    /// It compiles no plan, whatever the estimates and the settings are. Compiling takes longer than the
-    /// statements do: a plan has an expression for each of a hundred partitions, and a planner switch makes
-    /// even the plan of an empty queue look expensive.
+    /// Its plans are not compiled (`jit = off`). Compiling takes longer than the statements do: a plan has an
+    /// expression for each of a hundred partitions, and a planner switch makes even the plan of an empty
+    /// queue look expensive.
     ///
     /// # Errors
     /// When the database fails.
@@ -213,7 +214,7 @@ impl Client {
 }
 
 impl From<tokio_postgres::Client> for Client {
-    /// Takes a connection for the queue of the schema that `TIDEGATE_SCHEMA` names.
+    /// Makes a connection of the driver one to the queue in the schema that `TIDEGATE_SCHEMA` names.
     fn from(client: tokio_postgres::Client) -> Self {
         Self::new(client, Schema::of_process().clone())
     }
@@ -246,7 +247,8 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Commits.
+    /// Commits. (The driver's own `commit` cannot be reached through `Deref`, because it consumes the
+    /// transaction.)
     ///
     /// # Errors
     /// When the database fails.
@@ -254,7 +256,7 @@ impl Transaction<'_> {
         self.transaction.commit().await
     }
 
-    /// Rolls back.
+    /// Rolls back, and waits for the answer. Dropping the transaction rolls back, too, but does not wait.
     ///
     /// # Errors
     /// When the database fails.
@@ -282,7 +284,8 @@ pub struct Conn<'a> {
 }
 
 impl Conn<'_> {
-    /// Returns the same within a transaction that the caller has begun and will end.
+    /// Returns the same connection for statements within a transaction that the caller has begun and will
+    /// end.
     #[must_use]
     pub fn within_transaction(self) -> Self {
         let begins = false;
@@ -298,16 +301,16 @@ impl Deref for Conn<'_> {
     }
 }
 
-/// What statements of a queue are sent over: a connection or a transaction, with the queue's schema. Of a
-/// plain connection or transaction of [`tokio_postgres`], it is the one that `TIDEGATE_SCHEMA` names;
+/// What statements of a queue are sent over: a connection or a transaction, with the queue's schema. With a
+/// plain connection or transaction of [`tokio_postgres`], the schema is the one that `TIDEGATE_SCHEMA` names;
 /// [`Schema::on`] names another.
 pub trait Queryable: Sync {
-    /// The connection and the queue.
+    /// Returns the connection and the queue's schema.
     fn conn(&self) -> Conn<'_>;
 }
 
 impl Schema {
-    /// Returns a connection or transaction of one's own for the queue of this schema:
+    /// Names this schema for a connection or transaction of the driver:
     /// `publish(&schema.on(&transaction), &event)`.
     pub fn on<'a>(&'a self, client: &'a impl GenericClient) -> Conn<'a> {
         Conn {

@@ -12,8 +12,9 @@ use super::token::TokenLogin;
 use crate::config::{Lookup, read, read_file};
 use crate::error::{Error, Result};
 
-/// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. In the place of
-/// a secret there may be a user of IAM database authentication. `trust` is what [`database_ca`] says.
+/// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. Instead of a
+/// secret, `DATABASE_SECRET_ID` may name a user of IAM database authentication by its ARN. `trust` is what
+/// [`database_ca`] says.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
@@ -61,8 +62,8 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
     }
 }
 
-/// Returns the user that this ARN names, if it is one of a database user, as a policy for `rds-db:connect`
-/// has it: `arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER`.
+/// Returns the user in the ARN of a database user, as a policy for `rds-db:connect` has it:
+/// `arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER`. `None` for the name of a secret.
 fn user_in(arn: &str) -> Option<&str> {
     let (_, user) = arn.split_once(":dbuser:")?.1.split_once('/')?;
     Some(user)

@@ -1,5 +1,5 @@
-//! Owns where logins come from, what is cached of them, and what happens when the database refuses one. A
-//! changed password is read again; there are three attempts in all.
+//! Owns where logins come from, what is cached of them, and what happens when the database refuses one: a
+//! changed password is read again, with three attempts at most.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,13 +34,12 @@ pub(super) struct Source {
 pub(super) type ReadLogin =
     dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>>> + Send + Sync;
 
-/// The source and the login that was last read from it.
 pub(super) struct Logins {
     source: Source,
     /// Held during a read from the source, so that many connections with a changed password read it only
     /// once.
     latest: Mutex<Option<Latest>>,
-    /// Whether the login's own transactions begin at another level than READ COMMITTED.
+    /// Whether the login's default is another level than READ COMMITTED.
     pub(super) begins: OnceCell<bool>,
 }
 
@@ -75,9 +74,9 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. If the login is refused, or may have been, tries again. The second try uses the current
-    /// secret, if it has changed; the third uses the version that a rotation is about to make valid. The
-    /// connection takes `place` with it.
+    /// Connects. If the login is refused, or may have been, tries again with the source's further versions:
+    /// of a secret the current one, if it has changed, then the one that a rotation is about to make valid.
+    /// The connection takes `place` with it.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,

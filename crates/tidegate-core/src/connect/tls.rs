@@ -2,9 +2,9 @@
 //! and the host name are always checked; there is no weaker mode.
 //!
 //! Building a connector parses the system's whole certificate bundle, even when other certificates are given.
-//! That takes twice as long as a connection with everything in it (13 to 110 ms). It happens at the first
-//! need, away from the threads that answer requests. It takes only 1 ms if `SSL_CERT_FILE` names a small
-//! bundle before the process starts.
+//! That takes 13 to 110 ms, at least twice as long as opening a connection. It happens at the first need,
+//! away from the threads that answer requests. It takes only 1 ms if `SSL_CERT_FILE` names a small bundle
+//! before the process starts.
 
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};

@@ -63,7 +63,6 @@ impl<'a> Patient<'a> {
             .then(|| if who.is_empty() { unknown() } else { who })
     }
 
-    /// Does this work in a transaction of its own.
     pub(super) async fn within<T>(
         &mut self,
         work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T>,
@@ -127,10 +126,10 @@ impl AsyncQuery<Vec<Migration>> for Patient<'_> {
 
 impl AsyncMigrate for Patient<'_> {}
 
-/// Sets up this transaction: its waits are limited. Returns the process that runs it. (Behind a pooler, every
-/// transaction may have another.)
+/// Limits the waits of this transaction. Returns the server process that runs it. (Behind a pooler, every
+/// transaction may have another one.)
 async fn limit_waits(transaction: &Transaction<'_>) -> Result<i32, tokio_postgres::Error> {
-    // The other two are those under which the files are written.
+    // The other two settings are those that the migrations' files were written under.
     let limit = format!(
         "SET LOCAL lock_timeout = '{}ms'; SET LOCAL standard_conforming_strings = on; SET LOCAL quote_all_identifiers = off",
         LOCK_TIMEOUT.as_millis()
@@ -160,7 +159,6 @@ async fn look(guard: &Client, pid: i32, seen: &mut String) -> Infallible {
     }
 }
 
-/// Describes a migration that gave up.
 pub(super) fn gave_up(error: &Error, who: &str) -> Error {
     let seconds = LOCK_TIMEOUT.as_secs();
     Error::Migrate(format!(

@@ -20,15 +20,12 @@ use crate::lease::Lease;
 use crate::progress::{Progress, Status};
 
 statements! {
-    /// Moves completed events to the log if nothing else must be written for them, which is true of most
-    /// events. The ranges are passed as text.
+    /// The ranges are passed as text.
     COMPLETE: "complete" [UUID_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY] =
         "\
 SELECT to_jsonb(one)::text
   FROM @tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c, unnest(c.ended, c.cuts) AS one(ended, cuts)";
 
-    /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
-    /// returned was no longer held by this drain, or is busy.
     FINALIZE: "finalize" [
         UUID, INT8_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, INT8_ARRAY;
         follow_ups
@@ -40,23 +37,18 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
         ") AS f"
     );
 
-    /// Ends event `$2` of lease `$1` without reading its payload.
     END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT @tidegate.end_unreadable($1, $2, $3)";
 
-    /// Puts events back for another attempt after a delay, with the progress so far.
     RETRY: "retry" [
         UUID, INT8_ARRAY, UUID_ARRAY, BOOL_ARRAY,
         FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY
     ] = "SELECT to_jsonb(r)::text FROM @tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
 
-    /// Saves a step's result or a handler's end for an event that is still held.
     SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT @tidegate.save_progress($1, $2, $3)";
 
-    /// Records the progress that a handler reports for an event that is still held.
     REPORT_PROGRESS: "report_progress" [INT8, UUID, TEXT, FLOAT8, TEXT] =
         "SELECT @tidegate.report_progress($1, $2, $3, $4, $5)";
 
-    /// The leases of this list that finished their event. This settles a finalize whose answer was lost.
     LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT to_jsonb(l)::text FROM @tidegate.logged_under($1, $2) AS l";
 }
 
@@ -91,7 +83,7 @@ impl ErrorEntry {
 /// An event's end.
 #[derive(Debug, Clone)]
 pub struct Finalization {
-    /// The lease that it ends.
+    /// The event, and the lease under which it ends.
     pub lease: Lease,
     /// The status with which the event ends.
     pub status: Status,
@@ -139,7 +131,7 @@ impl Finalization {
 /// An event's return to the queue.
 #[derive(Debug, Clone)]
 pub struct Retried {
-    /// The lease that it leaves.
+    /// The event, and the lease that it leaves.
     pub lease: Lease,
     /// Whether an attempt has ended. An event that did not cause its return keeps its attempt.
     pub charged: bool,
@@ -178,14 +170,14 @@ pub struct FinalizeAnswer {
 /// What to write for one lease at once.
 #[derive(Debug, Clone, Default)]
 pub struct Completion {
-    /// The lease.
+    /// The lease's token.
     pub token: Uuid,
     /// Its events that have completed and have nothing else to store, in order.
     pub done: Vec<i64>,
     /// Handlers of its events up to this id may start.
     pub start_to: Option<i64>,
-    /// Whether none of its events is in hand any more. It is then marked as ended, and the next lease removes
-    /// it.
+    /// Whether none of its events is in hand any more. The lease is then marked as ended, and the worker's
+    /// next lease removes it.
     pub over: bool,
 }
 
@@ -209,13 +201,12 @@ fn json_column<'a, S, T: Serialize + 'a>(
     texts.collect()
 }
 
-/// Returns the errors to store, or null for none.
 fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
     (!errors.is_empty()).then_some(errors)
 }
 
-/// Moves completed events to the log, starts more of leases, and marks leases as ended, all with one
-/// statement.
+/// Moves completed events to the log that store nothing but their row, lets more events of their leases
+/// start, and marks leases as ended, all in one statement.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
@@ -257,7 +248,8 @@ fn ranges(ids: &[i64]) -> String {
 /// What to do with a follow-up while another transaction publishes to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Wait for a moment, then leave its event as it is and report it.
+    /// Wait for a moment. If the other transaction is still open then, the event does not end, and is
+    /// reported as busy.
     IfFree,
     /// Wait for the other transaction, a second at most.
     Wait,
@@ -324,8 +316,8 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
     Ok(ended.unwrap_or_default())
 }
 
-/// Ends an event that stores only its row, in the open transaction of its handler, and commits that
-/// transaction.
+/// Completes an event that stores nothing but its row, in the open transaction of its handler, and commits
+/// that transaction.
 ///
 /// # Errors
 /// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
@@ -358,7 +350,8 @@ pub async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
-/// Returns which of these leases have finished their event.
+/// Returns those of these leases that have finished their event. So a worker learns whether an end whose
+/// answer was lost was applied.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -367,8 +360,8 @@ pub async fn finished_under(client: &impl Queryable, leases: &[Lease]) -> Result
     documents(client, &LOGGED_UNDER, &[&ids, &tokens]).await
 }
 
-/// Puts events back for another attempt. Those of them that were held leave the worker, with the later events
-/// of their groups. Later events that are in `ran` were started, and have had an attempt.
+/// Puts events back for another attempt. Those that were still held leave the worker, with the later events
+/// of their groups. A later event that is in `ran` was started, and has had an attempt.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
@@ -405,7 +398,7 @@ pub async fn retry(
     Ok(returned.unwrap_or_default())
 }
 
-/// Stores progress with an event that is still held.
+/// Stores the result of a step, or a handler's end, with an event that is still held.
 ///
 /// # Errors
 /// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
@@ -419,7 +412,6 @@ pub async fn save_progress(
     under(lease, first(client, &SAVE_PROGRESS, values).await?)
 }
 
-/// Returns an error unless the lease is still held.
 fn under(lease: Lease, is_held: Option<bool>) -> Result<()> {
     let held = is_held.filter(|is_held| *is_held).map(drop);
     held.ok_or(Error::LeaseLost(lease.id))

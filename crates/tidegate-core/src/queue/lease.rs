@@ -26,7 +26,6 @@ SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken,
        l.services::text
   FROM @tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l";
 
-    /// Removes the leases of worker `$1` that are marked as ended.
     REMOVE_ENDED: "remove_ended" [UUID_ARRAY] = "SELECT @tidegate.remove_ended($1)";
 
     /// The events of lease `$1` after id `$2`, at most `$3`.
@@ -35,29 +34,20 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
        started, replayed, expires_in, overdue
   FROM @tidegate.read_leased($1, $2, $3)";
 
-    /// The events in hand under these lease tokens, in one snapshot.
     IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT to_jsonb(h)::text FROM @tidegate.in_hand($1) AS h";
 
-    /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the
-    /// lowest id, from which the next scan must start.
     PROMOTE: "promote" [INT8] =
         "SELECT jsonb_build_array(p.promoted, p.lowest)::text FROM @tidegate.promote($1) AS p";
 
-    /// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
-    /// `$2`.
     SWEEP: "sweep" [UUID, UUID_ARRAY] =
         "SELECT (to_jsonb(s) || jsonb_build_object('low', s.low::text::bigint))::text FROM @tidegate.sweep($1, $2) AS s";
 
-    /// Renews leases that are still held. A lease that is not returned is lost.
     RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] =
         "SELECT jsonb_build_array(r.token, r.cuts)::text FROM @tidegate.renew($1, $2, $3) AS r";
 
-    /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that
-    /// `$3` names.
     TAKE_BACK_STARTS: "take_back_starts" [UUID, UUID_ARRAY, INT8_ARRAY, INT8_ARRAY] =
         "SELECT @tidegate.take_back_starts($1, $2, $3, $4)";
 
-    /// Releases events that have not started, with their attempts restored.
     HAND_BACK: "hand_back" [UUID, INT8_ARRAY, UUID_ARRAY] =
         "SELECT to_jsonb(h)::text FROM @tidegate.hand_back($1, $2, $3) AS h";
 }
@@ -342,8 +332,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent> {
     })
 }
 
-/// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates
-/// but one end the event.
+/// An unknown fate of a later schema is an error, because all known fates but one end the event.
 fn fate(id: i64, code: i32) -> Result<LeaseDecision> {
     match code {
         0 => Ok(LeaseDecision::Run),
@@ -383,7 +372,8 @@ pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InH
     documents(client, &IN_HAND, &[&tokens]).await
 }
 
-/// Makes delayed events ready whose time has come. Returns how many, and their lowest id.
+/// Makes delayed events ready whose time has come, at most `limit`, the earliest first. Returns how many, and
+/// their lowest id, from which the next scan must start.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -414,8 +404,8 @@ pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Resu
     Ok(swept.unwrap_or_default())
 }
 
-/// Renews leases to `timeout` from now. Returns those that still exist, each with how often events were taken
-/// from it.
+/// Renews leases to `timeout` from now. Returns those that the worker still has, each with how often events
+/// were taken from it. The others are lost.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -429,9 +419,9 @@ pub async fn renew(
     documents(client, &RENEW, &[&worker, &tokens, &seconds]).await
 }
 
-/// Lowers the marks up to which handlers of this worker's leases may have started: the token, the present
-/// mark, and the new one. The events in between must not have started. Returns the leases for which it was
-/// done.
+/// Lowers the marks up to which handlers of this worker's leases may have started: the token, the mark that
+/// was seen, and the new one. The events in between must not have started. A mark that is another one by now
+/// stays. Returns the leases whose marks were lowered.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -460,8 +450,8 @@ pub struct Returned {
     pub busy: Vec<i64>,
 }
 
-/// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go
-/// back with them.
+/// Gives events back that have not started, without charging an attempt. Later events of their groups that
+/// this worker holds go back with them.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied.

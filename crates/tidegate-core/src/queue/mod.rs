@@ -167,8 +167,7 @@ pub async fn document<T: DeserializeOwned>(
     Ok(all.into_iter().next())
 }
 
-/// Returns a parameter's JSON text. A value that cannot be written is an error, because as null it would be
-/// lost.
+/// Writes a parameter as JSON. A value that cannot be written is an error, because as null it would be lost.
 fn text<T: Serialize + ?Sized>(what: &str, value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{what}: {error}")))
 }

@@ -32,10 +32,8 @@ macro_rules! follow_ups {
 pub(super) use follow_ups;
 
 statements! {
-    /// Records a message from outside. Returns false if it was taken in before.
     RECEIVE: "receive" [TEXT, TEXT] = "SELECT @tidegate.receive($1, $2)";
 
-    /// Publishes one event.
     PUBLISH_ONE: "publish_one" [
         TEXT, TEXT, TEXT, TEXT, TEXT,
         FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
@@ -44,7 +42,6 @@ SELECT p.id, p.created, p.status, p.attempts, p.replaced
   FROM @tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
                         coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
 
-    /// Publishes a batch; see the function for the order of locks and ids.
     PUBLISH: "publish" [
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
         FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
@@ -123,7 +120,7 @@ pub(super) fn column<S, T>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Its id. For a duplicate, the id of the first event.
+    /// The event's id; for a duplicate, that of the first event.
     pub id: i64,
     /// False when a live event of the same kind and deduplication key already existed.
     pub created: bool,

@@ -33,8 +33,6 @@ SELECT jsonb_build_object(
   FROM (SELECT count(*) AS n, min(id) AS lowest
           FROM (SELECT id FROM @tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
-    /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
-    /// milliseconds it has been ready.
     OLDEST_READY: "oldest_ready" [TEXT_ARRAY] = "\
 SELECT jsonb_build_array(o.id, (extract(epoch FROM o.ready_for) * 1000)::bigint)::text FROM @tidegate.oldest_ready($1) AS o";
 
@@ -47,7 +45,6 @@ SELECT d.kind, d.events
    AND NOT EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = d.kind AND k.targets = '{}')
  ORDER BY d.events DESC, d.kind LIMIT 20";
 
-    /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first.
     EXPIRING: "expiring" [] = "SELECT to_jsonb(e)::text FROM @tidegate.expiring() AS e";
 
     /// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds
@@ -60,25 +57,21 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM @tidegate.job($1) AS j";
 
-    /// Registers the kinds of a program. Operators' changes stay.
     REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
 INSERT INTO @tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
 
-    /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing
-    /// field does.
     DECLARE_RETENTION: "declare_retention" [TEXT, INT4, FLOAT8] =
         "SELECT @tidegate.declare_retention($1, make_interval(days => $2, secs => $3))";
 
+    /// A field of a policy that is null stands for the default, as a missing one does.
     DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
 SELECT @tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
                                             FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
 
-    /// The kinds of this list that are not registered.
     UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
 SELECT k.kind FROM unnest($1) AS k(kind)
  WHERE NOT EXISTS (SELECT FROM @tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind";
 
-    /// The kinds that programs have registered.
     REGISTERED: "registered" [] = "SELECT k.kind FROM @tidegate.event_kind AS k ORDER BY k.kind";
 }
 
@@ -108,8 +101,8 @@ pub async fn backlog(client: &impl Queryable) -> Result<Backlog> {
     Ok(document(client, &BACKLOG, &[]).await?.unwrap_or_default())
 }
 
-/// Returns the oldest event that a drain of these kinds could lease now, if there is one, and for how many
-/// milliseconds it has been ready.
+/// Returns the id of the oldest event that a drain of these kinds could lease now, if there is one, and for
+/// how many milliseconds it has been ready.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -117,7 +110,8 @@ pub async fn oldest_ready(client: &impl Queryable, kinds: &[&str]) -> Result<Opt
     document(client, &OLDEST_READY, &[&kinds]).await
 }
 
-/// Counts live events of other kinds than these, by kind; of twenty kinds at most.
+/// Counts the live events of other kinds than these, by kind: the twenty kinds with the most, without those
+/// that programs only poll.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -222,7 +216,8 @@ pub async fn declare_policies(
     execute(client, &DECLARE_POLICIES, &[&kinds, &written]).await
 }
 
-/// Declares how long rows of the program's own tables are kept, `None` for ever.
+/// Declares how long rows of the program's own tables are kept, `None` for ever. `expire` is the SQL function
+/// that removes them.
 ///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) when there is no such function; otherwise the database's error.

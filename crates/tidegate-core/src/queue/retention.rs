@@ -1,4 +1,4 @@
-//! The steps of a cleanup.
+//! The calls of a cleanup's steps, and the log's partitions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -52,25 +52,21 @@ SELECT jsonb_build_object('id', s.id, 'name', s.name, 'revision', s.revision, 'c
    AND s.id + 0 > $2
  ORDER BY s.id + 0 LIMIT $3";
 
-    /// Publishes the events of slots, and advances the schedules to their next slots.
     FIRE_SCHEDULES: "fire_schedules" [TEXT] =
         "SELECT to_jsonb(f)::text FROM @tidegate.fire_schedules($1::jsonb) AS f";
 
-    /// The schedules that program `$1` declares, as stored.
     DECLARED_SCHEDULES: "declared_schedules" [TEXT] = "\
 SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::text, 'cron', s.cron,
            'every', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'group', s.group_key,
            'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
   FROM @tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
-    /// Creates or changes a schedule that program `$2` declares.
     PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
 SELECT @tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
                              make_interval(secs => d.start_within), d.catch_up)
   FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
                                        start_within float8, catch_up text)";
 
-    /// Removes a schedule that program `$1` no longer declares.
     DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT @tidegate.drop_schedule($1, $2)";
 }
 
@@ -82,7 +78,7 @@ pub struct DueSchedule {
     pub id: i64,
     /// The name, for messages.
     pub name: String,
-    /// The revision of its definition.
+    /// Which definition this is. A firing that was computed from an earlier one does nothing.
     pub revision: i64,
     /// When it is due.
     #[serde(flatten)]
@@ -95,7 +91,7 @@ pub struct DueSchedule {
     pub since: i64,
     /// The next slot, if it is computed.
     pub next: Option<i64>,
-    /// The current time.
+    /// The database's time, or the given one of a test.
     pub now: i64,
 }
 
@@ -138,8 +134,8 @@ pub struct Fired {
     pub refused: Option<String>,
 }
 
-/// Returns schedules of these kinds that need an action, after this id: at most `most`, ordered by id. `now`
-/// is for tests.
+/// Returns schedules of these kinds whose slot has come or has to be computed: at most `most` behind the id
+/// `after`, by id. `now` is for tests.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -154,8 +150,8 @@ pub async fn due_schedules(
     documents(client, &DUE_SCHEDULES, values).await
 }
 
-/// Publishes the events of slots and moves on to the next slots, each schedule by itself. Returns only
-/// schedules that no other drain fired first.
+/// Publishes the events of slots and moves the schedules on to their next slots, each by itself. Leaves out
+/// of the answer those that another drain has fired first.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -183,7 +179,7 @@ pub struct Declared {
     pub catch_up: CatchUp,
 }
 
-/// Returns what a program has declared so far.
+/// Returns the schedules that a program (`keeper`) has declared so far, with their payloads as stored.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -215,7 +211,8 @@ pub async fn drop_schedule(client: &impl Queryable, keeper: &str, name: &str) ->
 }
 
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
-/// those that the program no longer declares are removed. Schedules of other programs stay.
+/// those that the program no longer declares are removed. Schedules of other programs stay. Returns how many
+/// were changed.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.

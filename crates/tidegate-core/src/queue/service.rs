@@ -1,5 +1,4 @@
-//! External services that do not answer: what drains report about them to each other, and what operators
-//! change.
+//! Outside services: what drains report about them to each other, and the limits that all drains share.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,20 +15,16 @@ use crate::policy::Policy;
 use crate::status::{ServiceState, ServiceStatus};
 
 statements! {
-    /// Reports the results of a worker's calls of a service.
     REPORT_SERVICE: "report_service" [TEXT, UUID, BOOL, INT4, TEXT, FLOAT8, TEXT_ARRAY, BOOL, TEXT] =
         "SELECT @tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
 
-    /// Requests places and starts at a limited service.
     CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] = "\
 SELECT jsonb_build_object('places', c.places, 'starts', CASE WHEN c.starting IS NOT NULL THEN to_jsonb(c) END)::text
   FROM @tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
 
-    /// Ends ready events that have waited for a service for too long, at most `$2` among the first `$1`.
     GIVE_UP: "give_up" [INT4, INT4] = "\
 SELECT g.ended FROM @tidegate.give_up(-9223372036854775808, 9223372036854775807, $1, $2) AS g";
 
-    /// All services about which anything was reported.
     SERVICES: "services" [] =
         "SELECT to_jsonb(s)::text FROM @tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 }
@@ -158,7 +153,7 @@ pub async fn report_service(
     Ok(answer.map(|(services, _)| services).unwrap_or_default())
 }
 
-/// Requests places and starts. Never waits for a lock.
+/// Requests places and starts at a limited service. Never waits for a lock.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may have granted the request all the same.
@@ -216,8 +211,8 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
     Ok((services, policies))
 }
 
-/// Returns all services that a drain has reported or an operator has changed. Those that are not called come
-/// first.
+/// Returns the services that a drain has reported or an operator has changed, 1,000 at most. Those that are
+/// not called come first.
 ///
 /// # Errors
 /// When the database fails or does not answer.

@@ -26,24 +26,19 @@ statements! {
 SELECT jsonb_build_object('ours', k.ours, 'ready', coalesce(k.ready, 0), 'at_work', k.at_work)::text
   FROM @tidegate.keep_slot($1, $2, $3, $4, $5) AS k";
 
-    /// Whether a producer that has just published should start a drain.
     SHOULD_WAKE: "should_wake" [] = "SELECT @tidegate.should_wake()";
 
-    /// Frees a slot.
     LEAVE_SLOT: "leave_slot" [INT4, UUID] = "SELECT @tidegate.leave_slot($1, $2)";
 
-    /// Records a drain that ends, with its report.
     NOTE_RUN: "note_run" [UUID, TEXT] = "SELECT @tidegate.note_run($1, $2::json)";
 
-    /// The number of events that a drain could lease now, counted up to `$2`, and the next time when there
-    /// will be more. A time that is overdue counts as now.
+    /// A next time that has passed counts as now.
     LEFT_TO_DO: "left_to_do" [TEXT_ARRAY, INT8] = "\
 SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_at < 'infinity' THEN
                to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,
            'at_work', l.at_work)::text
   FROM @tidegate.left_to_do($1, $2) AS l";
 
-    /// The server's current position in the write-ahead log.
     WAL_POSITION: "wal_position" [] = "SELECT @tidegate.wal_position()";
 }
 
@@ -91,7 +86,7 @@ pub struct Kept {
     pub at_work: Option<u16>,
 }
 
-/// Takes one of the first `most` slots for `timeout`, as a hop of a chain, for a worker and where it runs.
+/// Takes one of the first `most` slots for `timeout`, as a hop of a chain. `name` says where the worker runs.
 ///
 /// # Errors
 /// When the database fails or does not answer.

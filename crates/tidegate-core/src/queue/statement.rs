@@ -10,7 +10,7 @@ pub struct Statement {
     pub name: &'static str,
     /// Types of `$1`, `$2` and so on.
     pub params: &'static [Type],
-    /// The SQL text.
+    /// The SQL, in which `@tidegate` stands for the schema.
     pub text: &'static str,
 }
 

@@ -12,10 +12,9 @@ use crate::error::{Error, Result};
 use crate::policy::Policy;
 
 statements! {
-    /// What is declared.
     TARGETS: "targets" [] = "SELECT @tidegate.targets()::text";
 
-    /// Replaces what is declared, and returns the difference. A null stands for the default.
+    /// A field that is null stands for the default.
     DECLARE_TARGETS: "declare_targets" [TEXT, TEXT] =
         "SELECT @tidegate.declare_targets(jsonb_strip_nulls($1::jsonb), $2)::text";
 }
@@ -29,7 +28,7 @@ pub struct Targets {
     pub kinds: BTreeMap<String, DeclaredKind>,
 }
 
-/// A target.
+/// Where events are delivered, and how many at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeclaredTarget {
     /// How to call it: an object.
@@ -42,7 +41,7 @@ pub struct DeclaredTarget {
     pub per_second: Option<f64>,
 }
 
-/// A kind of events.
+/// Where the events of a kind go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeclaredKind {
     /// The names of its targets, in order. Empty for a kind that is only pulled.
