@@ -1,8 +1,8 @@
 -- The tables of the queue: kinds, live events, leases, the log, the audit trail.
 --
 -- An event is in hand if, and only if, a row of `lease` names its id. Events themselves carry no mark.
--- Therefore a lease of a thousand events writes one row. An event's row is written when the event is
--- published and when it ends. Only its end leaves a dead row version.
+-- Therefore a lease of a thousand events writes one row. The row of an event that succeeds at once is written
+-- when the event is published and when it ends. Only its end leaves a dead row version.
 
 -- `@tidegate` stands for the schema's name, in all these files.
 
@@ -27,8 +27,8 @@ COMMENT ON COLUMN @tidegate.queue_migrations.name IS 'Its name.';
 COMMENT ON COLUMN @tidegate.queue_migrations.applied_on IS 'When it was applied.';
 COMMENT ON COLUMN @tidegate.queue_migrations.checksum IS 'A hash of its text.';
 
--- Every function that takes arguments of people or programs refuses them with this error. Null: nothing is
--- wrong.
+-- Every function that takes arguments of people or programs refuses bad ones with this error. A message of
+-- null means that nothing is wrong.
 CREATE FUNCTION @tidegate.refuse(message text) RETURNS void
     LANGUAGE plpgsql AS $$
 BEGIN

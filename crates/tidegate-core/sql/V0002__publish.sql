@@ -63,8 +63,8 @@ COMMENT ON FUNCTION @tidegate.refusal IS
     'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
     'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
--- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
--- row.
+-- A call that waits for another transaction goes on if that one rolls back. The maximum lengths of both names
+-- together fit into an index row.
 --
 -- Not for publishers: all callers share the names, and whoever records a message first makes the others pass
 -- over it. Names for each login would be no cure, because a program whose login changes, as with a rotated
@@ -107,9 +107,9 @@ $$;
 -- is, and no event keeps the others of a set from their replay.
 --
 -- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the
--- server's cost of a COPY. The setting tidegate.registered_kind holds the last kind that was found, until the
--- transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends as
--- FAILED with `no_handler`.
+-- server's cost of a COPY. The setting @tidegate.registered_kind holds the last kind that was found, until
+-- the transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends
+-- as FAILED with `no_handler`.
 CREATE FUNCTION @tidegate.check_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -319,7 +319,7 @@ BEGIN
     END IF;
 END $$;
 
--- Null if it is valid. One expression, like refusal().
+-- What is wrong with a delay; null if nothing is. One expression, like refusal().
 CREATE FUNCTION @tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE

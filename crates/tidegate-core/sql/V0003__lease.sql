@@ -218,9 +218,8 @@ END $$;
 -- meantime, these statements stay true:
 --
 --   as_of     Every earlier transaction had ended when the walk began, so the walk has seen all its writes.
---   clear_to  Every event with a group, an id up to this one, and a last write before as_of has ended, is in
---   a lease, or
---             is marked stray. (Property J.)
+--   clear_to  Every event with a group, an id up to this one, and a last write before as_of, has ended, is in
+--             a lease, or is marked stray. (Property J.)
 --   low       No lease that was taken before this transaction is still live.
 --
 -- An event with a group is leased only if every earlier live event of its group is leased by this call or is
@@ -384,10 +383,13 @@ COMMENT ON FUNCTION @tidegate.lease IS 'Leases the next ready events to a worker
 
 -- Returns the events of a lease behind id `after`, in id order, at most `most` of them. Usually it returns
 -- all of them, because the lease is limited by bytes. To find an event that cannot be read, the caller asks
--- for fewer and fewer. Fate 0: to be run, 1: expired, 2: attempts used up, or
--- ten workers in a row went away: whoever publishes sets the attempts. `expires_in` is the time from the
--- lease to the deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group
--- may be planned ahead. If nobody here can read it then, it must not hold its group any longer.
+-- for fewer and fewer.
+--
+-- `fate`: 0 is to be run, 1 has expired, 2 is abandoned (the worker of its last attempt went away, or ten
+-- workers in a row did, because its publisher may have allowed a thousand attempts), and 3 has used up its
+-- attempts. `expires_in` is the time from the lease to the deadline, in seconds. `overdue`: the event had its
+-- first error longer ago than an event of a group may be planned ahead. If nobody here can read it then, it
+-- must not hold its group any longer.
 CREATE FUNCTION @tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
@@ -568,8 +570,9 @@ BEGIN
     UPDATE @tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
 END $$;
 
--- It returns the lowest id that became free. Events that another session has locked, and leases that are in
--- use for longer than a moment, are left to the next call. `poller`: one, which may touch no other's lease.
+-- Returns the lowest id that became free. Events that another session has locked, and leases that are in use
+-- for longer than a moment, are left to the next call. With `poller`, only the lease of this poller is
+-- touched.
 CREATE FUNCTION @tidegate.apply_cuts(poller uuid DEFAULT NULL) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' SET enable_seqscan = off
     AS $$

@@ -31,8 +31,8 @@ CREATE FUNCTION @tidegate.merge_progress(progress jsonb, added jsonb) RETURNS js
 --   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still
 --           contains an event: a free event without a mark would be lost to the order of its group.
 --
--- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never
--- waits, by finalize_leased().
+-- It waits for the row of an event for 250 ms at most. The caller then ends the events by finalize_leased(),
+-- which leaves those that another session has locked.
 --
 -- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`,
 -- which is how often events were taken away from the lease, or null if the lease is gone. If a worker sees a
@@ -241,8 +241,8 @@ END $$;
 -- handler ended the event: an event that expired or was given up has used no attempt. `waits`: this is a
 -- handler's transaction. It locks no lease, and waits if another transaction is publishing to the group of a
 -- follow-up. Otherwise the event stays unchanged and is named in `busy_ids` if that lasts for longer than a
--- moment, as are events whose row another transaction has locked for as long. The function returns the
--- events that are now in the log. All others were no longer held.
+-- moment, as are events whose row another transaction has locked for as long. `ended_ids` are now in the log.
+-- All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
@@ -317,8 +317,8 @@ BEGIN
     END IF;
 END $$;
 
--- Empties the columns of an event that the database cannot read, because a chunk of what is stored aside is
--- lost: a move to the log would read them. Returns their names. SECURITY DEFINER is needed, because otherwise
+-- Empties the columns of an event that the database cannot read, for example because a TOAST chunk is lost: a
+-- move to the log would read them. Returns their names. SECURITY DEFINER is needed, because otherwise
 -- the drain role would need the right to change payloads. It changes nothing that can be read.
 CREATE FUNCTION @tidegate.drop_unreadable(id bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
@@ -343,8 +343,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION @tidegate.drop_unreadable IS 'Empties the columns of an event that the database cannot read, and returns their names.';
 
--- Ends an event that cannot be read, with what can be read of it. SECURITY DEFINER, because the drain role
--- may not end events by itself.
+-- Ends an event that cannot be read FAILED, with what can be read of it.
 CREATE FUNCTION @tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN

@@ -91,7 +91,7 @@ CREATE FUNCTION @tidegate.log_places() RETURNS SETOF name
      ORDER BY c.relname DESC
 $$;
 
--- It starts with the partitions that contain events which have just completed.
+-- Looks first in the partitions that contain events which have just completed.
 CREATE FUNCTION @tidegate.logged(id bigint) RETURNS SETOF @tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 DECLARE
@@ -316,9 +316,9 @@ BEGIN
     RETURN forgotten;
 END $$;
 
--- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be
--- read, it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler
--- may have been running; their attempt counts.
+-- Ends events as FAILED that the caller has locked, outside of any drain. What the database cannot read of an
+-- event is lost; an event that cannot be ended stays. `begun` are those that a handler may have been running;
+-- their attempt counts.
 CREATE FUNCTION @tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column

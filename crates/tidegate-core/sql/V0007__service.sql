@@ -33,7 +33,7 @@ CREATE FUNCTION @tidegate.is_limited(s @tidegate.service) RETURNS boolean LANGUA
 -- Whether a service has failed recently, or has not answered since an operator resumed it.
 CREATE FUNCTION @tidegate.is_troubled(s @tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.state <> 'closed' OR s.failures > 0
-        -- The limit of a kind is none that answers.
+        -- The limit of a kind (kind:NAME) is no service that could answer.
         OR NOT coalesce(s.answered_at >= s.since, false) AND NOT starts_with(s.service, 'kind:');
 
 -- Whether drains must know of a service.
@@ -126,8 +126,9 @@ BEGIN
     RETURN @tidegate.watched_services();
 END $$;
 
--- A worker tries a service with one event of its kinds, the next one after `after`. Null if the service is
--- not to be tried now. A session that holds its row for long must not delay a lease.
+-- Lets a worker try a service with one event of the service's kinds (`probed`), the next one after `after`.
+-- Null if the service is not to be tried now, or if another session has its row, which must not delay a
+-- lease.
 CREATE FUNCTION @tidegate.begin_probe(service text, worker uuid, kinds text[], seconds double precision, OUT probed text[], OUT after bigint)
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -142,7 +143,8 @@ BEGIN
     after := coalesce(after, 0);
 END $$;
 
--- The probe has come to this event. `is_missed`: it could not be leased, and another one is tried.
+-- Records that the probe has come to this event. `is_missed`: it could not be leased, so another one is tried
+-- in a second.
 CREATE FUNCTION @tidegate.note_probe(service text, id bigint, is_missed boolean) RETURNS void
     LANGUAGE sql AS $$
     UPDATE @tidegate.service AS s
@@ -151,8 +153,9 @@ CREATE FUNCTION @tidegate.note_probe(service text, id bigint, is_missed boolean)
      WHERE s.service = note_probe.service
 $$;
 
--- The probe has tried every event. If no event is left to try, the service closes: the next event calls it,
--- and one failure is enough to open it again.
+-- Records that the probe has reached the end of the queue, so that it starts again. If it began at the start,
+-- no event is left to try, and the service closes: the next event calls it, and one failure is enough to open
+-- it again.
 CREATE FUNCTION @tidegate.end_probes(service text) RETURNS void
     LANGUAGE sql AS $$
     UPDATE @tidegate.service AS s
@@ -175,8 +178,8 @@ CREATE FUNCTION @tidegate.patience(policy jsonb) RETURNS interval
 COMMENT ON FUNCTION @tidegate.patience IS 'How long events wait for a service that does not answer. policy: that of their kind.';
 
 -- Kinds whose events have waited for a service for longer than they may, and how long that is. A service that
--- an operator has paused does not count, and neither does a paused kind: the operator decides when they go
--- on.
+-- an operator has paused does not count, and neither does a paused kind: the operator decides when its events
+-- go on.
 CREATE FUNCTION @tidegate.outages(now timestamptz) RETURNS TABLE (kind text, service text, patience interval)
     LANGUAGE sql STABLE AS $$
     SELECT DISTINCT ON (k.kind) k.kind, s.service, @tidegate.patience(k.policy)

@@ -13,8 +13,8 @@ CREATE FUNCTION @tidegate.wordless(errors jsonb) RETURNS jsonb
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
 
--- It reads the whole log, because an index on groups would cost every finalize more than this costs. It reads
--- one partition at a time, as a short statement with the locks of one table.
+-- To find all events of a person, the caller asks for each partition, because an index on groups would cost
+-- every finalize more than these searches cost. Each is a short statement with the locks of one table.
 CREATE FUNCTION @tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN

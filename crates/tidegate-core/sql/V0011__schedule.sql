@@ -150,7 +150,7 @@ CREATE FUNCTION @tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
 
--- Even if the schedule is paused. It is published at most once a second.
+-- Works for a paused schedule, too. An event is published at most once a second.
 CREATE FUNCTION @tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 #variable_conflict use_column

@@ -98,7 +98,8 @@ $$;
 COMMENT ON FUNCTION @tidegate.is_copy IS
     'Whether the queue was copied here and not migrated since. Its leases and slots are those of workers elsewhere.';
 
--- What is leased in a copy would be lost when it is made at home, and its groups would lose their order.
+-- Refuses work in a copied queue. move_in() later deletes all leases: what was leased in the copy would be
+-- leased a second time, and its groups would lose their order.
 CREATE FUNCTION @tidegate.refuse_copy() RETURNS void
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -108,8 +109,8 @@ BEGIN
     END IF;
 END $$;
 
--- Makes a copied queue at home here. What workers hold elsewhere is void. No attempt is charged: nothing was
--- started here.
+-- Makes a copied queue a queue of this place. What workers hold elsewhere becomes void. No attempt is
+-- charged: nothing was started here.
 CREATE FUNCTION @tidegate.move_in() RETURNS boolean
     LANGUAGE plpgsql AS $$
 BEGIN

@@ -316,7 +316,7 @@ COMMENT ON COLUMN @tidegate.blocked_groups.attempts IS 'How many attempts that e
 COMMENT ON COLUMN @tidegate.blocked_groups.waiting IS 'How many events wait behind it, counted up to 1,000.';
 COMMENT ON COLUMN @tidegate.blocked_groups.why IS 'What that event waits for: see why().';
 
--- The body is no text, so that the planner sees through it.
+-- The body is BEGIN ATOMIC, which needs no search_path, so that Postgres inlines it.
 CREATE FUNCTION @tidegate.ended(since timestamptz) RETURNS SETOF @tidegate.minute_stats
     LANGUAGE sql STABLE
 BEGIN ATOMIC
@@ -429,7 +429,7 @@ CREATE TABLE @tidegate.drain_run (
 );
 COMMENT ON TABLE @tidegate.drain_run IS
     'Drains of the last week that ran to their end. A drain that was killed or that found no slot has no row.';
-COMMENT ON COLUMN @tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
+COMMENT ON COLUMN @tidegate.drain_run.worker IS 'The drain''s id in leases and slots.';
 COMMENT ON COLUMN @tidegate.drain_run.started_at IS 'When it began.';
 COMMENT ON COLUMN @tidegate.drain_run.ended_at IS 'When it ended.';
 COMMENT ON COLUMN @tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent; failed if it failed, with the error in its report.';

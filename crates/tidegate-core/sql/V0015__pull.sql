@@ -1,7 +1,7 @@
 -- Handling events by SQL, in any language: poll() leases, finalize() and retry() end an attempt, extend()
--- keeps the lease, settle() does all that for several events. They work on the leases of the drains, with all
--- their properties. The caller's lease is one token, and the token is also the lease's worker: a later call
--- needs to name nothing else, and knows only what the token proves.
+-- keeps the lease, settle() ends the attempts of several events. The leases are like those of drains, with
+-- all their properties. The caller's lease is one token, and the token is also the lease's worker: a later
+-- call needs to name nothing else, and knows only what the token proves.
 
 -- Refuses lengths of a lease.
 CREATE FUNCTION @tidegate.check_lease_time(lease interval) RETURNS void
@@ -55,7 +55,7 @@ BEGIN
     RETURN (SELECT count(*) FROM @tidegate.in_hand(ARRAY[sort_out.token]) AS h);
 END $$;
 
--- Marks a lease without events as ended, so that the next sweep removes it.
+-- Marks a lease without events as ended, so that the next poll or sweep removes it.
 CREATE FUNCTION @tidegate.close_lease(token uuid) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
@@ -67,8 +67,8 @@ BEGIN
 END $$;
 
 -- What a poll does besides its lease. Its transaction may stay open for as long as the caller works, so it
--- locks what the caller could take itself, and no more: leases of pollers that have ended, one lease whose
--- poller has died, and as many delayed events as are wanted. Drains do the rest.
+-- locks only what the caller could take itself: ended leases of pollers, one lease whose poller has died, and
+-- as many delayed events as are wanted. Drains do the rest.
 CREATE FUNCTION @tidegate.prepare_poll(kinds text[], most integer, now timestamptz) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
@@ -80,7 +80,7 @@ DECLARE
     dead uuid[];
 BEGIN
     PERFORM @tidegate.remove_ended(ARRAY(SELECT l.token FROM @tidegate.lease AS l WHERE l.worker = l.token AND l.ended LIMIT 100));
-    -- One of which an event is of these kinds, or of which none is left.
+    -- A lease with an event of these kinds, or without any event left.
     dead := ARRAY(SELECT l.token FROM @tidegate.lease AS l
                    WHERE l.worker = l.token AND NOT l.ended AND l.expires_at <= moment
                      AND coalesce((SELECT bool_or(q.kind = ANY (callable)) FROM unnest(l.ids) AS r
@@ -93,10 +93,9 @@ BEGIN
     PERFORM @tidegate.promote(most, prepare_poll.now, callable);
 END $$;
 
--- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the
--- queue. A step locks the events that it looks at. If it leases only some of them, it is undone, so that
--- others may have them before the caller commits, and the next one looks at fewer. An injected time says what
--- is due, what has expired, and which poller has died.
+-- Leases step by step, until a step brings something to handle or the walk has reached the end of the queue.
+-- A step locks the events that it looks at. If it leases only some of them, it is undone, so that others may
+-- have the rest before the caller commits, and the next one looks at fewer.
 CREATE FUNCTION @tidegate.poll(kinds text[], most integer DEFAULT 1, lease interval DEFAULT '60 seconds', now timestamptz DEFAULT NULL)
     RETURNS TABLE (id bigint, token uuid, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, lease_expires_at timestamptz,
@@ -104,7 +103,7 @@ CREATE FUNCTION @tidegate.poll(kinds text[], most integer DEFAULT 1, lease inter
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    -- It passes twice as many blocked events with each step.
+    -- When to stop, if all events so far were blocked. Each step passes twice as many of them.
     until CONSTANT timestamptz := clock_timestamp() + interval '500 milliseconds';
     seconds CONSTANT double precision := extract(epoch FROM poll.lease);
     page integer := most;
@@ -204,7 +203,8 @@ BEGIN
     RAISE EXCEPTION 'event %: the lease was lost', id USING ERRCODE = 'TG001';
 END $$;
 
--- Errors as a caller gives them, in the form in which they are stored, with the limits of Rust's handlers.
+-- Errors as a caller gives them, in the form in which they are stored: a hundred at most, with messages and
+-- details as long as those of Rust's handlers may be.
 CREATE FUNCTION @tidegate.pulled_errors(errors jsonb, attempt integer) RETURNS jsonb
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -294,7 +294,8 @@ CREATE FUNCTION @tidegate.backoff(kind text, attempts integer, random double pre
       FROM (SELECT backoff.kind) AS asked(kind) LEFT JOIN @tidegate.event_kind AS k ON k.kind = asked.kind
 $$;
 
--- A snooze is not charged, at most 1,000 times.
+-- An event may be snoozed (`charged` is false) 1,000 times. After that, a snooze is charged as a failed
+-- attempt.
 CREATE FUNCTION @tidegate.retry(id bigint, token uuid, error jsonb DEFAULT NULL, delay interval DEFAULT NULL, charged boolean DEFAULT true,
                                OUT status text, OUT attempts integer, OUT available_at timestamptz, OUT left_too bigint[])
     LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -369,7 +370,6 @@ COMMENT ON FUNCTION @tidegate.extend IS
     'lease_expires_at, and held: the events that it still holds. An operator may have taken or cancelled the others: stop '
     'their work. If it holds none, it raises TG001.';
 
--- The verdicts of settle().
 CREATE FUNCTION @tidegate.settle(token uuid, outcomes jsonb) RETURNS TABLE (id bigint, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
