@@ -24,7 +24,7 @@ pub(crate) struct TokenFor<'a> {
 }
 
 impl TokenFor<'_> {
-    /// Returns the token, within five seconds.
+    /// Signs the token, within five seconds.
     ///
     /// # Errors
     /// [`Error::Secret`] when there are no credentials or no region.

@@ -1,6 +1,6 @@
-//! Owns how a function on AWS Lambda invokes itself,
-//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>. The SDK's own crate for Lambda would be
-//! larger than all the rest of the SDK.
+//! Owns requests of a drain to AWS that may fail without harm: to a function that is to start a drain,
+//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>, and to a queue for dead messages. The
+//! SDK's own crate for Lambda would be larger than all the rest of the SDK.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,8 +20,7 @@ const MOST_ANSWER: usize = 1 << 20;
 /// How much of a refusal an error quotes.
 const MOST_TOLD: usize = 300;
 
-/// A function that starts drains by invoking itself, without waiting for the answer. It needs the permission
-/// `lambda:InvokeFunction`.
+/// A client for such requests. After one that got no answer, it sends none for ten minutes.
 #[derive(Default)]
 pub struct SelfInvoke {
     pub(crate) requests: Requests,
@@ -29,8 +28,8 @@ pub struct SelfInvoke {
     unanswered: Mutex<Option<Instant>>,
 }
 
-/// A service that has not answered is not tried again for this long. In a private network without an endpoint
-/// for it, each try would wait in vain.
+/// How long a service that has not answered is not tried again. In a private network without an endpoint for
+/// it, each try would wait in vain.
 const SILENCE: Duration = Duration::from_mins(10);
 
 /// A request that is under way. If it is dropped, nobody has answered it.
@@ -54,14 +53,14 @@ pub struct DeadMessages {
 }
 
 impl DeadMessages {
-    /// Takes the queue's URL, such as `https://sqs.eu-central-1.amazonaws.com/123456789012/name`.
+    /// Names the queue by its URL, such as `https://sqs.eu-central-1.amazonaws.com/123456789012/name`.
     #[must_use]
     pub fn new(url: String) -> Self {
         let by = SelfInvoke::default();
         Self { by, url }
     }
 
-    /// Sends a message as it came, with its id and the reason as attributes. It needs the permission
+    /// Sends a message as it came, with its id and the reason as attributes. The process needs the permission
     /// `sqs:SendMessage`.
     ///
     /// # Errors
@@ -93,13 +92,15 @@ impl DeadMessages {
     }
 }
 
-/// The function, as one invocation sees it.
+/// A Lambda function that starts a drain when it is invoked, such as the running one. The answer is not
+/// waited for. The process needs the permission `lambda:InvokeFunction`.
 pub struct Invoked {
     /// The client that invokes it.
     pub by: std::sync::Arc<SelfInvoke>,
-    /// Its ARN, with the alias or version that was invoked.
+    /// The function's ARN, with its alias or version.
     pub arn: String,
-    /// The invocation's X-Ray trace header. With it, Lambda detects functions that call each other in a loop.
+    /// The X-Ray header of the running invocation. With it, Lambda detects functions that call each other in
+    /// a loop.
     pub trace: Option<String>,
 }
 
@@ -171,7 +172,7 @@ impl SelfInvoke {
     }
 }
 
-/// Returns the headers of an invocation that nobody waits for.
+/// `Event` is an invocation that nobody waits for.
 fn headers(trace: Option<&str>) -> Vec<(&'static str, &str)> {
     let mut headers = vec![
         ("content-type", "application/json"),

@@ -1,6 +1,6 @@
-//! What a program needs of AWS, and nothing that it does not: the secrets that Secrets Manager keeps, tokens
-//! of IAM in place of a database's password, functions that start drains, the schedule of the next tick, and
-//! signed requests for what the SDK is not linked for. It implements [`Cloud`] and knows no queue.
+//! What a program needs of AWS: the secrets that Secrets Manager keeps, tokens of IAM in place of a
+//! database's password, functions that start drains, the schedule of the next tick, and signed requests for
+//! what the SDK is not linked for. It implements [`Cloud`] and knows no queue.
 //!
 //! The Lambda function installs it, and so does the command line with its feature `aws`. Any other program
 //! calls [`install`] before it reads settings, for example before

@@ -19,11 +19,11 @@ pub struct Requests {
     http: OnceCell<reqwest::Client>,
 }
 
-/// A request.
+/// A request to be signed and sent.
 pub struct SignedRequest<'a> {
     /// The service and the region, as the signature names them.
     pub to: (&'a str, &'a str),
-    /// The method.
+    /// The method, such as `POST`.
     pub method: &'a str,
     /// The URL, percent-encoded.
     pub url: &'a str,
@@ -91,8 +91,8 @@ impl Requests {
         exchange(request, most).await
     }
 
-    /// Returns where the service of this place is, without a slash at the end. `AWS_ENDPOINT_URL_…` with the
-    /// name of the service, or `AWS_ENDPOINT_URL`, replaces it.
+    /// Returns the URL of the service of this place, without a slash at the end. `AWS_ENDPOINT_URL_…` with
+    /// the service's `name`, or `AWS_ENDPOINT_URL`, replaces it.
     ///
     /// # Errors
     /// When the settings of AWS cannot be read.
@@ -135,7 +135,7 @@ pub async fn exchange(
     })
 }
 
-/// Says why, with the first cause. The URL is left out: it may hold what nobody else may read.
+/// Says why, with the first cause. The URL is left out, because it may hold a secret.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn lost(error: reqwest::Error) -> NoResponse {
     let why = if error.is_connect() {
@@ -170,7 +170,7 @@ impl<'a> Arn<'a> {
         }
     }
 
-    /// Reads an ARN.
+    /// Reads the partition, the service and the region in an ARN.
     ///
     /// # Errors
     /// [`Error::Start`] when it is none.

@@ -18,7 +18,6 @@ use crate::sdk::{Aws, CALL_TIMEOUT};
 /// own.
 const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// Returns the name of a version in Secrets Manager.
 fn stage(version: Version) -> &'static str {
     match version {
         Version::Current => "AWSCURRENT",

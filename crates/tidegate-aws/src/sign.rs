@@ -22,7 +22,6 @@ pub(crate) struct For<'a> {
 }
 
 impl For<'_> {
-    /// Signs a request with these headers and this body.
     pub(crate) fn sign(
         self,
         credentials: Credentials,

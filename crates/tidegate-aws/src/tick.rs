@@ -35,7 +35,7 @@ pub(crate) struct TickSchedule {
     arn: String,
     group: String,
     name: String,
-    /// What nobody changes while the process lives.
+    /// Read once: nobody changes these parts while the process lives.
     described: OnceCell<Map<String, Value>>,
 }
 

@@ -1,4 +1,4 @@
-//! Bounds what each caller holds of something that all share.
+//! Owns how much each caller may hold of something that all share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

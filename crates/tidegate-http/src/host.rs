@@ -1,4 +1,4 @@
-//! The name by which a request calls the server.
+//! Owns which server a request means, by the name that it has for it.
 
 use axum::http::header::HOST;
 use axum::http::{HeaderMap, Uri};

@@ -26,9 +26,9 @@ pub fn limited(routes: Router, time: Duration) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
 }
 
-/// Gives every request an id, and a line in the log with its method, route and status, and without anything
-/// else that it holds. Whoever identifies the caller records the caller's ids in the span of the request:
-/// `person`, or `client_id`, `user_id` and `key_id`.
+/// Gives every request an id, and a line in the log with its method, route, status and time, and nothing else
+/// of it. Whoever identifies the caller records the caller's ids in the span of the request: `person`, or
+/// `client_id`, `user_id` and `key_id`.
 pub fn logged(routes: Router) -> Router {
     let trace = TraceLayer::new_for_http()
         .make_span_with(span)

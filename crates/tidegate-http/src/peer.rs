@@ -1,4 +1,4 @@
-//! The address of a client.
+//! Owns the address of a client, and what counts as one client.
 
 use std::net::IpAddr;
 

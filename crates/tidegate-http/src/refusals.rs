@@ -1,4 +1,4 @@
-//! Says in the log that credentials are refused.
+//! Owns the lines in the log about credentials that were refused.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,8 +15,9 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// The most addresses that are remembered. Further ones share a line.
 const MOST_ADDRESSES: usize = 10_000;
 
-/// Writes a line when a credential is refused: at most one a minute and address. It has no name, because
-/// nobody has verified it, and people type passwords where a name belongs. Clones count together.
+/// Writes a line when a credential is refused: at most one a minute and address. The line has no name of a
+/// caller, because nobody has verified it, and people type passwords where a name belongs. Clones count
+/// together.
 #[derive(Debug, Clone, Default)]
 pub struct Refusals(Arc<Mutex<BTreeMap<Option<IpAddr>, LastLine>>>);
 
@@ -28,7 +29,7 @@ struct LastLine {
 }
 
 impl Refusals {
-    /// The credential of a request with these extensions was refused.
+    /// Counts the refused credential of a request with these extensions, and writes a line if one is due.
     pub fn note(&self, extensions: &Extensions) {
         let peer = extensions.get().copied().unwrap_or_default();
         let Peer(address) = peer;

@@ -39,7 +39,7 @@ pub struct Bounds {
     pub request: Duration,
 }
 
-/// Reads the address that a server listens on, for the flags of verbs.
+/// Parses the address that a server listens on.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -58,7 +58,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// of them may take. Each request has its [`Peer`] among its extensions.
 ///
 /// # Errors
-/// When no connection can be accepted any more.
+/// None at present: a connection that cannot be accepted is logged, and the next one is awaited.
 pub async fn serve_within(
     listener: TcpListener,
     router: Router,
@@ -107,7 +107,7 @@ pub async fn serve_within(
     Ok(())
 }
 
-/// The next connection, once there is a place for it.
+/// Waits for a place, then for a connection.
 async fn accept(
     listener: &TcpListener,
     open: &Arc<Semaphore>,

@@ -133,7 +133,7 @@ impl Telemetry {
         }))))
     }
 
-    /// Returns the layer that records the spans of the crate `tidegate` and those of the program's own crate
+    /// Returns the layer that records the queue's spans ([`SPANS`]) and those of the program's own crate
     /// `ours`. `logged` are the levels of the log, which apply to the latter.
     #[must_use]
     pub fn layer<S>(&self, ours: &'static str, logged: Targets) -> impl Layer<S> + use<S>

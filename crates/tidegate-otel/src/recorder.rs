@@ -66,7 +66,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Returns the position of a span of the crate `tidegate`, and that above it.
+    /// Returns the position of a span of the queue, and that of the span above it.
     fn place(&self, builder: &mut SpanBuilder) -> Option<(SpanContext, SpanContext)> {
         let attributes = builder.attributes.get_or_insert_default();
         let mut take = |name| {
@@ -115,8 +115,8 @@ impl Tracer for Recorder {
     }
 }
 
-/// Returns the position of one of the program's own spans, and that above it: of the nearest span above that
-/// is recorded, or else of the running work.
+/// Returns the position of one of the program's own spans, and the one above it: that of the nearest recorded
+/// span above, or else of the running work.
 fn below(above: &Context) -> Option<(SpanContext, SpanContext)> {
     let recorded = Some(above.span().span_context().clone()).filter(SpanContext::is_valid);
     let running = || trace::current().filter(TraceContext::is_sampled);

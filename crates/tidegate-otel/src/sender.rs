@@ -20,10 +20,8 @@ use crate::settings::{SigningScope, TraceSettings};
 /// Why the last request got no answer. The exporter says only that the network failed.
 pub(crate) type Reason = Arc<Mutex<Option<String>>>;
 
-/// Returns the exporter.
-///
 /// # Errors
-/// [`Error::Config`] if a standard variable that it reads itself is malformed.
+/// [`Error::Config`] if a standard variable that the exporter reads itself is malformed.
 pub(crate) fn exporter(
     lookup: Lookup<'_>,
     settings: &TraceSettings,
@@ -50,7 +48,7 @@ pub(crate) fn exporter(
     Ok(exporter)
 }
 
-/// Returns what the spans describe.
+/// Returns the attributes of what the spans come from: the function, or the service that the variables name.
 fn resource(lookup: Lookup<'_>) -> Resource {
     let function = lookup("AWS_LAMBDA_FUNCTION_NAME");
     let service = function.clone().unwrap_or_else(|| "tidegate".to_owned());
@@ -94,8 +92,7 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Returns the client. It keeps no connection open, because a function may be frozen for longer than
-    /// sockets live.
+    /// The client keeps no connection open, because a function may be frozen for longer than sockets live.
     async fn client(&self) -> Result<&Client, HttpError> {
         let make = async || -> Result<Client, HttpError> {
             let client = Client::builder()

@@ -162,7 +162,7 @@ fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
     }
 }
 
-/// Reads the standard's variable, in milliseconds.
+/// Reads the time limit for sending, which the standard's variable gives in milliseconds.
 fn limit(lookup: Lookup<'_>) -> Result<Duration, Error> {
     let name = "OTEL_EXPORTER_OTLP_TIMEOUT";
     let Some(text) = lookup(name) else {

@@ -1,4 +1,4 @@
-//! Keeps a bounded number of spans until they are sent.
+//! Owns the spans that wait to be sent, a bounded number of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

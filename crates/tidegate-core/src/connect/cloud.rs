@@ -40,10 +40,10 @@ pub trait Cloud: Send + Sync + 'static {
         user: &'a str,
     ) -> BoxFuture<'a, Result<String>>;
 
-    /// Returns what starts drains by invoking the function with this name.
+    /// Returns what starts drains by invoking this function: its ARN on AWS.
     fn starter(&self, function: String) -> Arc<dyn StartDrain>;
 
-    /// Returns the schedule with this name.
+    /// Returns the schedule of this name: its ARN on AWS.
     ///
     /// # Errors
     /// [`Error::Config`], naming the setting, when it is not the name of a schedule.
