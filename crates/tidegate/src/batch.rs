@@ -102,7 +102,7 @@ struct Shared<T, R> {
 struct CallLimits<T> {
     items: usize,
     bytes: usize,
-    /// Returns how many bytes an item has.
+    /// Counts the bytes of an item.
     size: Box<dyn Fn(&T) -> usize + Send + Sync>,
 }
 
@@ -177,7 +177,7 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         }
     }
 
-    /// Adds this event's item to a call that it may share, and returns the answer for the item.
+    /// Adds this event's item to a call that the event may share, and returns the answer for the item.
     ///
     /// # Errors
     /// The item's own verdict. If a shared call failed as a whole, a retry that costs no attempt.

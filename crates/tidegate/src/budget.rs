@@ -47,12 +47,12 @@ impl Budget {
         total.saturating_sub((total / 10).min(RESERVE))
     }
 
-    /// Returns the whole budget.
+    /// Returns the whole budget, with the reserve.
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// Returns the time since the start.
+    /// Returns the time since the budget was created.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -62,7 +62,8 @@ impl Budget {
         self.cut
     }
 
-    /// Whether what waits for somebody else is left as it is. Handlers have been stopped by then.
+    /// Whether it is too late to try again what other sessions keep from being written. Handlers have been
+    /// stopped by then.
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.cut + LAST_TRIES
     }

@@ -1,6 +1,6 @@
-//! Owns what a handler may request from the engine while it works: the event's data, the deadline,
-//! follow-ups, stored sub-steps, and a transaction whose commit is the completion. It does not decide how the
-//! event ends ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
+//! Owns what a handler may ask of the engine while it works: the event's data, the deadline, follow-ups,
+//! stored sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
+//! ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -34,7 +34,7 @@ use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kep
 use crate::outcome::HandlerEnd;
 use crate::policies::BatchLimits;
 
-/// What the handlers of one event share: the event's data and what they request from the engine.
+/// What the handlers of one event share: the event's data, and what they may ask of the engine.
 pub struct Context {
     event: LeasedEvent,
     trace: Option<TraceContext>,
@@ -206,7 +206,7 @@ impl Context {
         (self.sharing, self.run) = (sharing, run);
     }
 
-    /// Lets handlers call further services, as far as the run knows that they answer.
+    /// Lets handlers call further services that answer, as the run knows.
     pub(crate) fn know(&mut self, services: Arc<dyn Outside>) {
         self.services = Some(services);
     }
@@ -216,7 +216,7 @@ impl Context {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the event's id.
+    /// Returns the event's id, which stays the same for all attempts. A replay has another one.
     pub fn event_id(&self) -> i64 {
         self.event.lease.id
     }
@@ -244,7 +244,7 @@ impl Context {
         named.rsplit_once('@').map(|(_, slot)| slot)
     }
 
-    /// Returns the event's group.
+    /// Returns the event's group. Nothing else of the group runs meanwhile.
     pub fn group_key(&self) -> Option<&str> {
         self.event.group_key.as_deref()
     }
@@ -295,8 +295,8 @@ impl Context {
         }
     }
 
-    /// Notes that this drain no longer holds the event. An event that the handler's own transaction is ending
-    /// has not been taken back.
+    /// Tells the handlers that this drain no longer holds the event, unless their own transaction is ending
+    /// it.
     pub(crate) fn note_taken_away(&self) {
         let ours = self.state().commits || self.completion.get().is_some();
         if !ours {
@@ -305,8 +305,8 @@ impl Context {
         }
     }
 
-    /// Handles the refusal of a write: the event may no longer be ours, or somebody else may hold a lock. A
-    /// lock that others hold, and a deadlock with them, cost the event no attempt.
+    /// Returns the verdict for a write that the database refused. A lock that others hold, and a deadlock
+    /// with them, cost the event no attempt.
     fn unsaved(&self, error: Error) -> HandlerError {
         if matches!(error, Error::LeaseLost(_)) {
             self.note_taken_away();
@@ -573,7 +573,6 @@ impl Context {
         self.event.progress.is_none() && self.state().ends.iter().all(|end| end.result.is_ok())
     }
 
-    /// Notes the number of the event's completion.
     pub(crate) fn note_completion(&self, number: u64) {
         // A handler's transaction may have set it already.
         let _ = self.completion.set(number);
@@ -583,12 +582,10 @@ impl Context {
         self.state().ends.push(end);
     }
 
-    /// Returns how many events may share a call with this one.
     pub(crate) fn sharing(&self) -> BatchLimits {
         self.sharing
     }
 
-    /// Returns the run in which the event is handled.
     pub(crate) fn run(&self) -> Uuid {
         self.run
     }
@@ -604,15 +601,14 @@ impl Context {
         (std::mem::take(&mut state.ends), state.published)
     }
 
-    /// Returns the handler that is running.
     pub(crate) fn running_handler(&self) -> &'static str {
         self.state().handler
     }
 }
 
 /// A handler's transaction, which commits only while the handler holds its event. Use it like a
-/// [`tokio_postgres::Client`] and end it with [`FencedTransaction::complete`]. It has no `commit`, because a
-/// [`Transaction`](crate::Transaction)'s does not look at the lease.
+/// [`tokio_postgres::Client`] and end it with [`FencedTransaction::complete`]. It has no `commit`, because
+/// that of a [`Transaction`](crate::Transaction) does not look at the lease.
 pub struct FencedTransaction<'a> {
     client: Client,
     /// The answer to BEGIN.

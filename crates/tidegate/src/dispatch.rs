@@ -47,7 +47,8 @@ pub trait Dispatch: Send + Sync + 'static {
     /// lazy, and those that an earlier attempt finished are dropped without being polled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
 
-    /// Returns the kinds that it handles, each once.
+    /// Returns the kinds that this program handles, each once: all of its enum, unless the handlers are
+    /// stored in the database.
     fn kinds(&self) -> Vec<&'static str> {
         Self::Event::KINDS.to_vec()
     }
@@ -88,7 +89,7 @@ pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
 pub(crate) struct Handler<'a> {
     /// Unique among the handlers of its kind. Stored with the event's results.
     pub name: &'static str,
-    /// The one external service it calls (A18), if any.
+    /// The one outside service that it calls (A18), if any.
     pub service: Option<&'static str>,
     pub work: BoxFuture<'a, HandlerResult>,
 }
@@ -114,9 +115,9 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Names the external service that the last listed handler calls. Each handler calls one service (A18):
-    /// a failure of one service does not repeat the call of another. If one must call a second service, see
-    /// [`Context::call`].
+    /// Names the outside service that the handler listed last calls. Each handler calls one service (A18), so
+    /// that a failure of one service does not repeat the call of another. If one must call a second service,
+    /// see [`Context::call`].
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
         if let Some(handler) = self.0.last_mut() {
             handler.service = service.into();

@@ -1,4 +1,4 @@
-//! Builds the row to store for an event from how its handlers ended.
+//! Owns what is stored of an event that ends, computed from how its handlers ended.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use tidegate_core::queue::{ErrorEntry, Finalization};
 use crate::handler::Done;
 use crate::outcome::{HandlerEnd, is_charged, is_put_off};
 
-/// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(
     event: &LeasedEvent,
     ends: &[HandlerEnd],
@@ -43,7 +42,7 @@ pub(crate) fn finalization(
     }
 }
 
-/// Returns the end of an event that no handler decided, with the number of attempts that it has had.
+/// Returns the end of an event that no handler decided.
 pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
     let to_come = u32::from(event.fate == LeaseDecision::Run);
     let attempts = event.attempts.saturating_sub(to_come);

@@ -19,8 +19,8 @@ use tidegate_core::sealing::Unopened;
 /// too.
 const MOST_KEPT: usize = 1 << 20;
 
-/// How deep it may be nested. Deeper progress could be stored, but no drain could read it, and finished steps
-/// would run again.
+/// How deep a result or a step may be nested. Deeper progress could be stored, but no drain could read it,
+/// and finished steps would run again.
 const MOST_NESTED: usize = 100;
 
 /// How many faults of one handler are stored. A last fault then says how many were left out.
@@ -287,7 +287,7 @@ impl HandlerError {
         Self::of(FailureKind::Reject, faults)
     }
 
-    /// Whether the failure is final, so the event is not tried again.
+    /// Whether the handler rejects the event, and does not want it tried again.
     pub fn is_rejection(&self) -> bool {
         self.kind == FailureKind::Reject
     }
@@ -300,7 +300,7 @@ impl HandlerError {
         self
     }
 
-    /// Returns the errors.
+    /// Returns the errors as the handler gave them. They are cut only when they are stored.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
@@ -408,8 +408,8 @@ impl HandlerError {
     }
 
     /// Starts the next attempt when the service wants it, as the header `Retry-After` of its answer says: in
-    /// seconds, or as a time of the clock that its header `Date` shows. That is after an hour at the latest.
-    /// A time that is over and a text that is none of both say nothing: the usual backoff applies.
+    /// seconds, or as a time of the clock that its header `Date` shows, but after an hour at the latest. If
+    /// the time has passed, or the text is neither, the usual backoff applies.
     pub fn after_header(self, retry_after: Option<&str>, date: Option<&str>) -> Self {
         let time = |text: &str| Some(rfc2822::parse(text.trim()).ok()?.timestamp());
         let wait = retry_after.and_then(|text| {
@@ -449,7 +449,7 @@ impl std::error::Error for HandlerError {}
     label = "say it first: `.unavailable()?` if a service has not answered, otherwise `.retryable()?` or `.reject(\"code\")?`"
 )]
 pub trait HasVerdict {
-    /// Returns the retry.
+    /// Returns the retry that `?` makes of this error.
     fn verdict(self) -> HandlerError;
 }
 

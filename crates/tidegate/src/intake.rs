@@ -1,9 +1,9 @@
 //! Owns how the program's intake takes in a message from outside: once, and in a transaction of its own. It
 //! does not know who brings the message, and of its content it knows only the size.
 //!
-//! A message is remembered by the id that its sender gave it, in the same transaction that does what it
-//! requests for. So the sender may deliver it as often as it likes, even in parallel, until it learns that
-//! the transaction was committed.
+//! A message is remembered by the id that its sender gave it, in the transaction that does what the message
+//! requests. So the sender may deliver it as often as it likes, even in parallel, until it learns that the
+//! transaction was committed.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub enum Receipt {
 /// The future of an intake: see `Program::receive` of `tidegate_admin`.
 pub type Intake<'a> = BoxFuture<'a, Result<()>>;
 
-/// What a program does with a message, in the transaction that notes that it was taken in.
+/// What a program does with a message, in the transaction that records that it was taken in.
 pub type TakeIn = dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
 
 /// Whether a failure like this means that the message itself is wrong, so that it fails again on every
@@ -92,7 +92,7 @@ pub struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Takes in what this function is given.
+    /// Creates a receiver that does with each message what `take_in` does.
     pub fn new(database: &'a Database, take_in: &'a TakeIn) -> Self {
         Self {
             database,

@@ -113,7 +113,7 @@ pub struct HandlerEnd {
 }
 
 impl HandlerEnd {
-    /// Returns the end that a record stands for.
+    /// Reads back the end of an earlier attempt's handler from its record.
     pub fn of(handler: &'static str, record: &HandlerRecord) -> Self {
         let result = if record.faults.is_empty() {
             Ok(Done {

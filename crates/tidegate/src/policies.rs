@@ -53,7 +53,6 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Replaces the policies.
     pub(crate) fn replace_stored(&mut self, policies: Vec<(String, Policy)>) {
         self.kinds = policies.into_iter().collect();
         let shared = self

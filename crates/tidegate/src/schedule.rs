@@ -1,5 +1,5 @@
-//! Owns when periodic events are due: cron expressions, time zones, intervals and missed slots. It also
-//! stores a program's declared schedules in the database. It knows no SQL.
+//! Owns when periodic events are due: cron expressions, time zones, intervals and missed slots. It knows no
+//! SQL, and stores nothing.
 //!
 //! The time zone table is this crate's own, not the system's. Any program that drains may compute a slot, and
 //! all programs must get the same result.

@@ -113,7 +113,7 @@ impl PayloadKeys {
         })
     }
 
-    /// Returns the payload in a seal.
+    /// Opens the sealed payload of an event of this kind. Returns its JSON text.
     ///
     /// # Errors
     /// See [`Unopened`].

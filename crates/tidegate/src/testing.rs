@@ -71,7 +71,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "it is made by run"]
+#[must_use = "no handler runs before `run`"]
 pub struct Attempt {
     event: LeasedEvent,
     limit: Duration,
@@ -218,7 +218,7 @@ impl Ran {
     }
 }
 
-/// Returns an event's handlers and their services, in order. Runs nothing.
+/// Lists an event's handlers with the services that they call, in order, and runs none of them.
 pub fn handlers_of<D: Dispatch>(
     app: &D,
     event: &D::Event,

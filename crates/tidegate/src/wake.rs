@@ -1,6 +1,5 @@
-//! Owns how a producer wakes a drain after its commit: it looks whether a drain is needed, and
-//! starts one. An event that wakes no drain waits for the schedule's next tick, so nothing here can fail a
-//! publish.
+//! Owns how a producer wakes a drain after its commit: it looks whether a drain is needed, and starts one. An
+//! event that wakes no drain waits for the schedule's next tick, so nothing here can fail a publish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +63,7 @@ impl Waker {
     }
 
     /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version.
-    /// It needs the permission `lambda:InvokeFunction`.
+    /// The process needs the permission `lambda:InvokeFunction`.
     ///
     /// # Errors
     /// [`Error::Config`] if the program has no cloud: see [`tidegate_core::connect::install`].

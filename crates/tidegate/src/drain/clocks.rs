@@ -24,7 +24,7 @@ impl Reading {
         }
     }
 
-    /// Returns the reading that is over first.
+    /// Returns what is over first, by each clock.
     pub(super) fn earlier(self, other: Self) -> Self {
         Self {
             steady: self.steady.min(other.steady),

@@ -58,7 +58,6 @@ pub(super) struct QuietWatch {
 }
 
 impl QuietWatch {
-    /// Notes the answer to a lease that was requested at this time.
     pub(super) fn note(&mut self, seen: bool, looked_at: Instant) {
         (self.seen, self.looked_at) = (seen, looked_at);
     }
@@ -115,7 +114,6 @@ impl FetchKind {
         }
     }
 
-    /// Whether this leases events.
     fn leases(&self) -> bool {
         self.lease().is_some()
     }
@@ -127,7 +125,6 @@ impl FetchKind {
 }
 
 impl FetchRequest {
-    /// Renews the slot, if it is time to.
     async fn keep_slot(&self, client: &Client) -> Option<Result<Kept, Error>> {
         let (slot, most) = self.keep?;
         let (timeout, kinds) = (self.timeout, &self.all_kinds);
@@ -212,7 +209,7 @@ impl Fetcher {
         self.session.is_idle()
     }
 
-    /// Returns the session, if it is idle.
+    /// `None` while a request is under way.
     pub(super) fn session(&mut self) -> Option<&mut Session> {
         self.session.idle()
     }
@@ -232,7 +229,8 @@ impl Fetcher {
         self.has_unknown
     }
 
-    /// Returns a request for nothing but the renewal of leases that are older than a third of their time.
+    /// Returns a request that renews all leases if the oldest renewal was a third of their time ago, and does
+    /// nothing else.
     pub(super) fn request(&self, leases: &Leases) -> FetchRequest {
         let sent = Reading::now();
         let oldest = leases.oldest_renewal();
@@ -268,13 +266,11 @@ impl Fetcher {
         true
     }
 
-    /// Waits for the current request.
+    /// Waits for the answer to the current request; for ever if there is none.
     pub(super) async fn fetched(&mut self) -> FetchResult {
         self.session.done().await
     }
 
-    /// Processes the answer to a request.
-    ///
     /// # Errors
     /// When the request has failed too often.
     pub(super) fn on_fetched(
@@ -297,12 +293,12 @@ impl Fetcher {
         published
     }
 
-    /// Notes that there is work. The queue does not count as empty.
+    /// Says that there is work, so that the queue does not count as empty.
     pub(super) fn note_busy(&mut self) {
         self.empty.since = None;
     }
 
-    /// Whether the queue, in which nothing is left to do, was also seen empty when this time was over.
+    /// Whether nothing has been left to do for as long as `linger`, and the queue was seen empty after that.
     pub(super) fn has_lingered(&mut self, linger: Duration) -> bool {
         let now = Instant::now();
         let over = *self.empty.since.get_or_insert(now) + linger;
@@ -344,7 +340,7 @@ async fn fetch(mut session: Session, request: FetchRequest) -> FetchResult {
     }
 }
 
-/// Makes one attempt. All requests travel in one round trip and run in this request.
+/// Makes one attempt. All statements travel in one round trip, and the server runs them in this order.
 async fn attempt(
     session: &mut Session,
     request: &FetchRequest,
@@ -414,8 +410,8 @@ async fn sweep(client: &Client, request: &FetchRequest) -> Result<Vec<i64>, Erro
     given_up
 }
 
-/// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error
-/// here, because it affects everything.
+/// Keeps errors of schedules from stopping the drain. Only a lost connection does, because it affects
+/// everything.
 fn only_lost_connections<T>(
     answer: Option<Result<T, Error>>,
 ) -> Result<Option<Result<T, Error>>, Error> {

@@ -1,9 +1,9 @@
 //! Writes what became of events, many at a time: which go back, which have ended, and which may start.
 //!
-//! If the database refuses a statement, its events are written one by one. So one event that cannot be
-//! written never keeps another from being written. After a lost connection it is unknown whether
-//! the last statement was applied. So if an end does not come back, it is looked up in the log by the token
-//! of its lease, and is not mistaken for a lost lease.
+//! If the database refuses a statement, its events are written one by one, so that one event that cannot be
+//! written never keeps another from being written. After a lost connection it is unknown whether the last
+//! statement was applied. An end that does not come back is therefore looked up in the log by the token of
+//! its lease, and not mistaken for a lost lease.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl Unwritable {
         }
     }
 
-    /// The end comes after one of its group that cannot be written.
+    /// An earlier end of the same group cannot be written.
     pub(super) fn behind() -> Self {
         let why = "the result was not stored, because an earlier event of the group is released";
         Self {
@@ -206,7 +206,7 @@ pub(super) struct FlushState {
     pub failed: HashSet<Lease>,
     /// Ends that cannot be written.
     pub refused: HashMap<Lease, Unwritable>,
-    /// All events that left our hands; `None` until that is written.
+    /// All events that left this drain's leases without an end; `None` until the returns are written.
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
@@ -244,7 +244,6 @@ impl FlushState {
     }
 }
 
-/// The answer, with the session.
 pub(super) struct FlushResult {
     pub session: Session,
     pub flushed: FlushReport,
@@ -313,7 +312,7 @@ pub(super) struct Change {
     pub reopens: bool,
 }
 
-/// What became of it.
+/// What a flush did with one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WriteResult {
     /// Its end is written.
@@ -321,11 +320,11 @@ pub(super) enum WriteResult {
     /// Its end cannot be written, and it will go back. Until it has, no later event of its group starts, ends
     /// or commits.
     Refused(Unwritable),
-    /// It is in the queue again, and ready at once if this says so.
+    /// It is in the queue again, ready at once if the flag is set.
     Returned(CountedAs, bool),
     /// It cannot go back, and stays in its lease until the lease lapses.
     Abandoned,
-    /// Its end or its return was not ours to write.
+    /// This drain no longer held it when its end or its return was to be written.
     Lost { returned: bool },
 }
 
@@ -517,8 +516,8 @@ impl Flusher<'_> {
         Ok(left)
     }
 
-    /// Writes these retries. `None`: the database refuses one of them for what it writes. After anything else
-    /// they are tried again.
+    /// Writes these retries. `None` means that the database refuses one of them for what it writes. After any
+    /// other refusal they are tried again.
     async fn retry_these(
         &mut self,
         client: &Client,
@@ -589,7 +588,7 @@ impl Flusher<'_> {
         Ok(())
     }
 
-    /// Notes that an end cannot be written now. Nothing later of its group may be.
+    /// Marks an end as one that cannot be written now. Nothing later of its group may be written either.
     fn refuse(&mut self, end: &PendingEnd, refusal: Unwritable) {
         let lease = end.finalization.lease;
         self.state.refused.insert(lease, refusal);
@@ -600,7 +599,7 @@ impl Flusher<'_> {
         }
     }
 
-    /// Whether an end may be written. Notes it if it is behind one of its group that cannot be.
+    /// Whether an end may be written. One that is behind an end of its group that cannot be is marked, too.
     fn is_free(&mut self, end: &PendingEnd) -> bool {
         if self.state.of_end(end).is_some() {
             return false;
@@ -669,7 +668,7 @@ impl Flusher<'_> {
         }
     }
 
-    /// Notes the ends that need a lock of another session, and looks for those that did not come back.
+    /// Marks the ends that need a lock of another session, and looks for those that did not come back.
     async fn take_busy(
         &mut self,
         client: &Client,

@@ -30,7 +30,7 @@ impl WindowRaise {
 struct BufferedLease {
     /// Events up to this id may start.
     started_to: i64,
-    /// Up to this id they may, as far as the database knows. It is never less.
+    /// The same id as the database has it, which is never lower.
     mark: i64,
     suspect: bool,
     /// Whether one of its events cannot be given back. That event stays until the lease lapses after this
@@ -51,7 +51,7 @@ struct BufferedLease {
     last: BTreeSet<i64>,
 }
 
-/// A deadline that is later than this does not pass while a drain holds its event.
+/// Deadlines are cut to this, because no drain holds an event for so long.
 const FAR: Duration = Duration::from_hours(24 * 30);
 
 /// How much of a lease may start when it arrives.
@@ -77,7 +77,7 @@ pub(super) struct Leases {
 }
 
 impl BufferedLease {
-    /// Notes that one of its events no longer waits for its start or its end. Returns by how much `open`
+    /// Removes one of its events, which no longer waits for its start or its end. Returns by how much `open`
     /// falls.
     fn close(&mut self, id: i64) -> usize {
         if id <= self.started_to {
@@ -242,14 +242,13 @@ impl Leases {
         lowered
     }
 
-    /// Notes that the database has lowered the mark of a lease.
     pub(super) fn note_lowered(&mut self, token: Uuid, mark: i64) {
         if let Some(held) = self.held.get_mut(&token) {
             held.mark = mark.max(held.started_to);
         }
     }
 
-    /// Notes that the database knows that a lease may start up to this id.
+    /// Opens the window of a lease up to this id, which the database knows by now.
     pub(super) fn started(&mut self, token: Uuid, upto: i64) {
         let Some(held) = self.held.get_mut(&token) else {
             return;
@@ -263,7 +262,7 @@ impl Leases {
         }
     }
 
-    /// Notes that an event's end is written, or that the event is no longer ours.
+    /// Removes an event whose end is written, or that this drain no longer holds.
     pub(super) fn note_gone(&mut self, lease: Lease) {
         let Some(held) = self.held.get_mut(&lease.token) else {
             return;
@@ -277,7 +276,7 @@ impl Leases {
         }
     }
 
-    /// Leaves an event in its lease until the lease lapses, and does not wait for it.
+    /// Leaves an event in its lease until the lease lapses. Nothing here waits for the event any more.
     pub(super) fn abandon(&mut self, lease: Lease) {
         if let Some(held) = self.held.get_mut(&lease.token) {
             self.open -= held.close(lease.id);
@@ -296,7 +295,7 @@ impl Leases {
         std::mem::take(&mut self.over)
     }
 
-    /// Notes whether such a lease was marked together with its last event.
+    /// Records whether a lease without events was marked together with its last event.
     pub(super) fn note_over(&mut self, token: Uuid, written: bool) {
         self.over.retain(|other| *other != token);
         if written {
@@ -323,14 +322,14 @@ impl Leases {
         held.is_some_and(|held| cuts != Some(held.cuts))
     }
 
-    /// Notes how often events had been taken from a lease when its events in the buffer were read.
+    /// Sets how often events had been taken from a lease when its events in the buffer were read.
     pub(super) fn note_cuts(&mut self, token: Uuid, cuts: i32) {
         if let Some(held) = self.held.get_mut(&token) {
             held.cuts = cuts;
         }
     }
 
-    /// Notes that a request sent at this time renewed a lease.
+    /// The renewal counts from when it was `sent`, because the database cannot have done it before.
     pub(super) fn note_renewal(&mut self, token: Uuid, sent: Reading) {
         if let Some(held) = self.held.get_mut(&token) {
             held.renewed = sent;
@@ -342,7 +341,6 @@ impl Leases {
         self.held.values().map(|held| held.renewed.steady).min()
     }
 
-    /// Returns the tokens of all leases.
     pub(super) fn tokens(&self) -> Vec<Uuid> {
         self.held.keys().copied().collect()
     }

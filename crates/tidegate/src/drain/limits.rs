@@ -21,7 +21,7 @@ use super::services::Services;
 /// must not all start at once.
 const LATE: Duration = Duration::from_millis(200);
 
-/// How long to wait before requesting places again that other workers have.
+/// How long to wait before requesting places again after other workers had all of them.
 const REFUSED: Duration = Duration::from_millis(200);
 
 /// How long to wait before requesting again, after another worker requested at the same time.
@@ -196,7 +196,7 @@ impl ServiceLimits {
         barred
     }
 
-    /// Notes that an event of this kind starts.
+    /// Takes a place and a start for an event of this kind, at each service that it calls.
     pub(super) fn start(&mut self, kind: &str, lease: Lease) {
         for (name, limit) in &mut self.services {
             if limit.by.kinds.contains(kind) {
@@ -206,7 +206,7 @@ impl ServiceLimits {
         }
     }
 
-    /// Returns what to request from the database. One service follows another.
+    /// Returns what to request from the database next, and for which kinds. The services take turns.
     pub(super) fn next(
         &mut self,
         demand: &LimitInputs<'_>,
@@ -301,7 +301,6 @@ impl ServiceLimits {
         (limit.refused && running == 0).then(|| limit.by.kinds.clone())
     }
 
-    /// Learns from a lease that has arrived.
     pub(super) fn arrived(
         &mut self,
         service: &str,
@@ -315,7 +314,6 @@ impl ServiceLimits {
         }
     }
 
-    /// Moves the scans back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         for limit in self.services.values_mut() {
             limit.scan.back_to(id);
@@ -323,7 +321,6 @@ impl ServiceLimits {
         }
     }
 
-    /// Looks again at once.
     pub(super) fn hurry(&mut self) {
         for limit in self.services.values_mut() {
             limit.scan.hurry();
@@ -339,7 +336,7 @@ impl ServiceLimits {
         })
     }
 
-    /// Returns when something is to be done.
+    /// Returns the next time at which something is to be done.
     pub(super) fn wake(&self) -> Option<Instant> {
         let limits = self.services.values();
         let moments = limits.flat_map(|limit| {

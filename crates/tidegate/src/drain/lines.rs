@@ -69,7 +69,6 @@ impl EventLines {
         }
     }
 
-    /// Logs that an event was taken from this run.
     pub(super) fn lost(&mut self, lease: Lease) {
         if let Some(events) = self.count("lease lost", "", "") {
             tracing::warn!(

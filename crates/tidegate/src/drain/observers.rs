@@ -1,5 +1,5 @@
-//! Owns the receivers of a run's reports other than its caller: its progress, its figures by kind, and its
-//! spans.
+//! Owns what a run tells others than its caller: its progress, its figures by kind, its spans, and the log
+//! lines about single events.
 
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ impl Observers {
         }
     }
 
-    /// Records the end of an attempt.
     pub(super) fn attempted(
         &mut self,
         ctx: &Context,
@@ -58,7 +57,7 @@ impl Observers {
         }
     }
 
-    /// Reports the progress after a write.
+    /// Called after each write.
     pub(super) fn progress(&self, report: &DrainReport, elapsed_ms: u64) {
         if let Some(progress) = &self.progress {
             progress.send_replace(DrainReport {
@@ -68,7 +67,6 @@ impl Observers {
         }
     }
 
-    /// Ends the reports of a run.
     pub(super) fn ended(&mut self, report: &DrainReport, failed: Option<&Error>) {
         if let Some(spans) = self.spans.take() {
             spans.ended(report, failed);

@@ -47,7 +47,7 @@ settings! {
         retry: RetryPolicy;
     }
     rest {
-        /// The most events to lease in this run.
+        /// The most events to lease in this run; `None` for any number.
         max_events: Option<u64>;
     }
 }

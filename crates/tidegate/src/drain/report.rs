@@ -37,11 +37,11 @@ pub struct Counter {
     pub span_field: &'static str,
     /// What people call it; empty if no text has it.
     pub label: &'static str,
-    /// Its metric for CloudWatch; empty if it has none. Two of one metric are added up.
+    /// Its metric for CloudWatch; empty if it has none. Counters of the same metric are added up.
     pub metric: &'static str,
-    /// What it counts.
+    /// Whether it counts events by their way, and whether texts mention it.
     pub class: Class,
-    /// Reads it in a report.
+    /// Returns its value in a report.
     pub of: fn(&DrainReport) -> u64,
 }
 
@@ -282,7 +282,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Adds what Lambda charges for a run of this length and memory size that ended this number of events.
+    /// Sets what Lambda charges for a run of this length and memory size that ended this number of events.
     pub(super) fn charged(&mut self, elapsed: Duration, memory_mb: Option<u32>, ended: u64) {
         let memory = memory_mb.map(|mb| f64::from(mb) / 1024.0);
         self.gb_seconds = memory.map(|gb| gb * elapsed.as_secs_f64());
@@ -317,20 +317,21 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl DrainReport {
-    /// Returns the number of events that have ended.
+    /// Returns how many events have ended that were leased to be handled.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.completed + self.completed_with_errors + self.failed
     }
 
-    /// Whether another run would make progress now: this one ran out of time, and it has ended events.
+    /// Whether another run would make progress now: this one ran out of time, has ended events, and has left
+    /// ready ones.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.stop_reason == StopReason::BudgetSpent && self.ready_left > Some(0) && self.ended() > 0
     }
 
-    /// Combines the reports of this run and the next one behind it: the sums of their counts, and the backlog
-    /// that the next one has left.
+    /// Combines the reports of this run and the one after it: the sums of their counts, and the backlog that
+    /// the later one has left.
     #[must_use]
     pub fn followed_by(self, next: Self) -> Self {
         let ended = self.ended() + next.ended();
@@ -359,7 +360,7 @@ impl DrainReport {
         told.map(|(counter, count)| (counter.label, count))
     }
 
-    /// Whether every leased event is accounted for.
+    /// Whether every leased event has gone exactly one way ([`Class::End`]).
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let ends = COUNTERS

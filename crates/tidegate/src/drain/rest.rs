@@ -1,4 +1,4 @@
-//! What is left in the queue when a run ends, and how long it may look.
+//! Owns what a run looks at in the queue when it ends, and how long it may look.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::dispatch::Dispatch;
 const LOOK: Duration = Duration::from_secs(5);
 
 impl<D: Dispatch> Drain<D> {
-    /// Asks the database, within half of the time that the run has left at most. No look is worth a run: an
-    /// answer that does not come in time is not known.
+    /// Asks the database, for at most half of the time that the run has left. An answer that does not come by
+    /// then stays unknown, because no look is worth a failed run.
     pub(super) async fn look<T>(
         &mut self,
         ask: impl AsyncFnOnce(Conn<'_>) -> Result<T, Error>,

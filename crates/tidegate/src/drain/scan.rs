@@ -32,7 +32,7 @@ const MOST_BLOCKED: usize = 10_000;
 /// What the run does when the queue is empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenEmpty {
-    /// Each look at the end of the queue asks whether the run is over, and is one from the start.
+    /// The run ends if nothing is left, so a scan at the end of the queue looks once more from the start.
     Ends,
     Lingers,
 }
@@ -121,7 +121,6 @@ impl Scan {
         }
     }
 
-    /// Returns the most events to lease next.
     pub(super) fn want(&self) -> u32 {
         self.want
     }
@@ -142,7 +141,6 @@ impl Scan {
         self.hurry();
     }
 
-    /// Whether the walk has found nothing ready so far.
     pub(super) fn is_barren(&self) -> bool {
         self.barren
     }

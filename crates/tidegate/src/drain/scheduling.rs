@@ -62,7 +62,6 @@ impl Scheduling {
         looks.then_some(self.after)
     }
 
-    /// Takes what is to be fired.
     pub(super) fn take_due(&mut self) -> Vec<Firing> {
         std::mem::take(&mut self.due)
     }
@@ -79,7 +78,7 @@ impl Scheduling {
         self.look_at = Instant::now() + REFUSED;
     }
 
-    /// Processes the result of a look.
+    /// Plans what to fire after a look.
     pub(super) fn found(&mut self, found: Result<Vec<DueSchedule>, Error>) {
         let now = Instant::now();
         let found = match found {

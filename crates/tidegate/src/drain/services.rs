@@ -1,4 +1,4 @@
-//! Owns what a run knows of the external services that its handlers call: which may be called, whether a
+//! Owns what a run knows of the outside services that its handlers call: which may be called, whether a
 //! failure is charged to the event, and what to report. Handlers' tasks query it, and the loop passes on what
 //! the database says. It writes nothing.
 //!
@@ -165,7 +165,7 @@ impl Services {
         self.limits.load(Ordering::Acquire)
     }
 
-    /// Notes that an event which calls this service takes one of its places.
+    /// Gives an event a place of the service that it calls.
     pub(super) fn begin(&self, service: &str, lease: Lease) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.running.insert(lease);
@@ -246,7 +246,6 @@ impl Services {
         }
     }
 
-    /// Takes the calls of this run.
     pub(super) fn take_made(&self) -> BTreeMap<String, ServiceCalls> {
         std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -268,14 +267,13 @@ impl Services {
         }
     }
 
-    /// Notes that this event tries a service.
     pub(super) fn begin_probe(&self, lease: Lease, service: String) {
         self.watch().probe = Some((lease, service));
     }
 
-    /// Notes that an event has left the handlers and its places. If it was to try a service and did not get
-    /// that far, another event must. If its handlers have ended without the call, its kind does not wait for
-    /// the service.
+    /// Frees the places of an event that has left the handlers. If it was to try a service and did not get
+    /// that far, another event must. If its handlers have ended without the call (`ended` names its kind),
+    /// its kind does not wait for the service.
     pub(super) fn note_left(&self, lease: Lease, ended: Option<&str>) {
         let Some(mut known) = self.known() else {
             return;
@@ -339,7 +337,6 @@ impl Services {
         known.map_or(0, |service| service.answers)
     }
 
-    /// Takes what is to be reported.
     pub(super) fn take_reports(&self) -> Vec<ServiceReport> {
         let Some(mut known) = self.known() else {
             return Vec::new();
@@ -353,7 +350,6 @@ impl Services {
         named.collect()
     }
 
-    /// Whether something is to be reported.
     pub(super) fn has_reports(&self) -> bool {
         self.has(|service| service.report.is_some())
     }
@@ -373,14 +369,13 @@ impl Services {
             .map(|(name, _)| name.clone())
     }
 
-    /// Notes that an event to try the service with is requested.
     pub(super) fn note_requested(&self, service: &str, now: Instant) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.requested_at = Some(now);
         }
     }
 
-    /// Whether a service may not be called.
+    /// Whether any service may not be called.
     pub(super) fn has_shut(&self) -> bool {
         self.has(|service| service.state != ServiceState::Closed)
     }

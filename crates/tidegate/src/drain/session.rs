@@ -29,7 +29,7 @@ impl Session {
         }
     }
 
-    /// Returns the open connection.
+    /// Opens a connection if none is open.
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
         Ok(self.numbered().await?.0)
     }
@@ -53,7 +53,7 @@ impl Session {
         self.client = None;
     }
 
-    /// Notes a success. The next failure has all its tries again.
+    /// Tells of a success: the next failure has all its tries again.
     pub(super) fn recovered(&mut self) {
         self.failures = 0;
     }
@@ -103,7 +103,6 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Returns the session, if it is idle.
     pub(super) fn idle(&mut self) -> Option<&mut Session> {
         match &mut self.state {
             LaneState::Idle(session) => Some(session),
@@ -120,7 +119,7 @@ impl<T> Lane<T> {
         self.busy_time
     }
 
-    /// Sets the idle session to work.
+    /// Does nothing if the session is at work.
     pub(super) fn send(&mut self, work: impl FnOnce(Session) -> BoxFuture<'static, T>) {
         match std::mem::replace(&mut self.state, LaneState::Empty) {
             LaneState::Idle(session) => {

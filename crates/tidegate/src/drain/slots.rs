@@ -1,6 +1,6 @@
-//! The part of the loop that holds a slot while it works. The slots limit how many drains work at once,
-//! however many are started. A drain that gets no slot ends at once. A drain that has lost its slot, for
-//! instance because it was frozen, finishes what it has in the buffer.
+//! The part of the loop that holds a slot while the drain works. The slots limit how many drains work at
+//! once, however many are started. A drain that gets no slot ends at once. A drain that has lost its slot,
+//! for instance because it was frozen, finishes what it has in the buffer.
 //!
 //! Where drains can start other drains, one that sees more ready events than it can finish in its budget
 //! starts the missing drains. The last drain to end while events are left starts the next one.
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use super::{Drain, DrainReport, StopReason};
 use crate::dispatch::Dispatch;
 
-/// How often a slot is renewed, unless leases are renewed more often. Only then may a drain look whether it
-/// needs others, because its rate means little before.
+/// How often a slot is renewed, unless leases are renewed more often. A drain looks whether it needs others
+/// only with a renewal, because its rate means little before the first one.
 const KEEP: Duration = Duration::from_secs(1);
 
 /// How often ready events are counted. By then, the drains that were started have a slot.
@@ -88,7 +88,7 @@ impl Slots {
         }
     }
 
-    /// Begins to start a drain.
+    /// Starts a drain, and does not wait for it.
     fn start(&mut self, chain: Option<Chain>) {
         let (Some(starter), Some(chain)) = (self.starter.clone(), chain) else {
             return;
@@ -180,7 +180,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Returns the slot to renew, if it is time to, and up to which number to count ready events if no other
-    /// drain has a lower slot. It counts where drains can start others.
+    /// drain has a lower slot: 0, unless this drain may start others.
     pub(super) fn keep_slot(&self, now: Instant) -> Option<(i32, u64)> {
         let often = KEEP.min(self.options.lease_timeout / 3);
         let held = self.slots.held.filter(|held| now >= held.kept_at + often)?;
@@ -194,7 +194,6 @@ impl<D: Dispatch> Drain<D> {
         Some((held.number, u64::from(counts) * (finishes + handlers)))
     }
 
-    /// Processes the answer to a renewal of the slot.
     pub(super) fn slot_kept(&mut self, kept: Kept, sent: Instant) {
         if !kept.ours {
             tracing::warn!("another drain has taken this drain's slot; this drain ends");
@@ -231,7 +230,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Gives the slot back.
+    /// A slot that cannot be given back becomes free when its time is up.
     pub(super) async fn leave_slot(&mut self) -> Result<(), Error> {
         let held = self.slots.held.take();
         let worker = self.fetcher.worker;
@@ -244,8 +243,8 @@ impl<D: Dispatch> Drain<D> {
         Ok(())
     }
 
-    /// Notes what is left for other drains, and what the run has cost. In this order after its slot was left:
-    /// of several drains that end at once, the last one sees none at work.
+    /// Records what is left for other drains, and what the run has cost. That must be read after the slot was
+    /// left: of several drains that end at once, the last one then sees none at work.
     pub(super) fn note_left(&mut self, left: LeftToDo, wal: Option<i64>) {
         let written = wal.zip(self.slots.wal).map(|(now, then)| now - then);
         self.report.cost.server_wal_bytes = written.map(i64::unsigned_abs);

@@ -30,7 +30,7 @@ use crate::context::Context;
 use crate::handler::HandlerResult;
 use crate::outcome::HandlerEnd;
 
-/// The spans of one drain. It has some only if somebody collects them.
+/// The spans of one drain, if somebody collects spans.
 pub(super) struct Spans {
     position: TraceContext,
     /// The drain that started this one.
@@ -227,7 +227,7 @@ pub(super) fn of_attempt() -> Span {
     )
 }
 
-/// Notes that the handlers of an attempt have ended. Its span is recorded later.
+/// Marks the end of an attempt's handlers on its span, which is recorded later.
 pub(super) fn note_end(ctx: &Context) {
     if let Some(span) = ctx.span() {
         span.in_scope(|| ());
