@@ -1,4 +1,4 @@
-//! The handlers of the targets that are declared in a database.
+//! Owns the handlers of the targets that are declared in a database.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,7 +28,7 @@ impl Passed {
 }
 
 impl Event for Passed {
-    /// They are known only when a run begins.
+    /// None: the kinds are known only when a run begins.
     const KINDS: &'static [&'static str] = &[];
 
     fn kind(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! The verbs about a file of targets. They need no database.
+//! Owns the verbs about a file of targets, which need no database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -154,7 +154,7 @@ fn error_code(answer: &Response) -> String {
     name.chars().take(100).collect()
 }
 
-/// Lets the next attempt begin when the answer says.
+/// Starts the next attempt when the answer's `Retry-After` says, if it has one.
 pub(crate) fn as_asked(error: HandlerError, answer: &Response) -> HandlerError {
     let text = |name| answer.headers.get(name)?.to_str().ok();
     error.after_header(text("retry-after"), text("date"))

@@ -60,7 +60,7 @@ impl Function {
         self.at.source_arn.clone().unwrap_or_else(made)
     }
 
-    /// Returns an event as a record of SQS.
+    /// Writes an event as a record of SQS.
     fn record(&self, sent: &Sent<'_>, id: &str) -> Value {
         let part = |at: usize| {
             self.at
@@ -121,7 +121,7 @@ impl Function {
         format!("/2015-03-31/functions/{function}/{end}")
     }
 
-    /// Looks at a number of the function, if we may.
+    /// Reads a number in a document about the function; `None` if we may not look, or the document has none.
     async fn number(&self, path: &str, field: &str) -> Result<Option<u64>, HandlerError> {
         let service = self.service()?;
         let looked = service.send("GET", path, &[], String::new(), 1 << 20);

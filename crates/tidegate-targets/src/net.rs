@@ -1,12 +1,12 @@
-//! Owns which hosts are never called: those of the link, where clouds keep the credentials of a machine. A
-//! name is checked after it was looked up, because a name may lead anywhere.
+//! Owns which hosts are never called: link-local ones, at which clouds hand out the credentials of a machine.
+//! A name is checked after it was looked up, because a name may lead anywhere.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// Looks up names, and leaves out addresses of the link.
+/// Looks up names, and leaves out such addresses.
 pub(crate) struct BeyondTheLink;
 
 impl Resolve for BeyondTheLink {

@@ -1,6 +1,6 @@
 //! Owns the grammar of answers, which is the same for all targets that handle events, and what an answer
-//! means for each event. It contains what an SQS handler may return, `{"batchItemFailures": […]}`. A handler
-//! that knows more may say more, there or in `results`.
+//! means for each event. The grammar includes what an SQS handler may return, `{"batchItemFailures": […]}`. A
+//! handler that knows more may say more, in that list or in `results`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -121,7 +121,7 @@ pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: BatchOrder) -> O
 /// The fields of an answer. Each stays the text that it is, so that no number of a result changes.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Returns the entries of an answer with their verdicts.
+/// Returns the entries of an answer with their verdicts; `None` if it has neither list.
 fn entries(mut fields: Fields<'_>, ids: &[String]) -> Result<Option<Entries>, String> {
     let mut found = None;
     for (key, usual) in [(FAILURES, Verdict::Retry), (RESULTS, Verdict::Done)] {

@@ -37,10 +37,8 @@ impl Secret {
         })
     }
 
-    /// Returns the text.
-    ///
     /// # Errors
-    /// Unavailable, code `credentials`, if it cannot be read.
+    /// Unavailable, code `credentials`, if the secret cannot be read and no earlier text is kept.
     pub(crate) async fn text(&self) -> Result<Arc<str>, HandlerError> {
         let unavailable = |why| HandlerError::unavailable("credentials", why);
         let mut kept = self.kept.lock().await;
@@ -61,7 +59,7 @@ impl Secret {
         read.map_err(unavailable)
     }
 
-    /// Reads it again at the next use, because the target did not accept it.
+    /// Makes the next use read the secret again, because the target did not accept it.
     pub(crate) async fn forget(&self) {
         *self.kept.lock().await = None;
     }

@@ -130,7 +130,7 @@ impl Address {
 }
 
 impl Address {
-    /// Returns the host of an HTTPS URL.
+    /// Returns the host of an HTTPS URL; `None` for another kind of target.
     pub fn https_host(&self) -> Option<String> {
         match self {
             Self::Https(at) => Url::parse(&at.https).ok()?.host_str().map(str::to_owned),
@@ -138,7 +138,8 @@ impl Address {
         }
     }
 
-    /// Returns what looks at the target need on AWS, which a doctor makes and which are not necessary.
+    /// Returns what the doctor needs on AWS to look at the target, and calls do not: the action, and the ARN
+    /// of each resource. Without it, the doctor does not compare what it cannot see.
     pub fn looks(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Lambda(at) => vec![
@@ -187,7 +188,7 @@ impl Lambda {
     }
 }
 
-/// Returns the ARN of the queue of an URL that was checked.
+/// Returns the ARN of the queue with this URL, which was checked.
 fn queue_arn(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let (host, mut path) = (url.host_str()?, url.path().split('/').skip(1));

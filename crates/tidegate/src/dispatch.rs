@@ -47,8 +47,7 @@ pub trait Dispatch: Send + Sync + 'static {
     /// lazy, and those that an earlier attempt finished are dropped without being polled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
 
-    /// Returns the kinds that this program handles, each once: all of its enum, unless the handlers are
-    /// stored in the database.
+    /// Returns the kinds that this program handles, each once. By default, all of its enum.
     fn kinds(&self) -> Vec<&'static str> {
         Self::Event::KINDS.to_vec()
     }
