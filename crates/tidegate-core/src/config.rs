@@ -150,7 +150,7 @@ pub trait Value: Sized + PartialOrd {
     /// Returns the value as it is written in a variable.
     fn written(&self) -> String;
 
-    /// Whether a range allows the value.
+    /// Whether a range allows the value. A setting without a value is in every range.
     fn is_within(&self, limits: &RangeInclusive<Self>) -> bool {
         limits.contains(self)
     }

@@ -159,7 +159,6 @@ impl Error {
         self.is_of_class(&["40"])
     }
 
-    /// Whether the SQLSTATE begins with one of these.
     fn is_of_class(&self, classes: &[&str]) -> bool {
         let state = self.sqlstate().map_or("", SqlState::code);
         classes.iter().any(|class| state.starts_with(class))

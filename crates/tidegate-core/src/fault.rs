@@ -30,7 +30,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Creates a fault with this code.
+    /// Creates a fault without details.
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             code: code.into(),

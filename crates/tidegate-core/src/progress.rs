@@ -91,7 +91,7 @@ impl Progress {
     /// How often runs may end during one attempt: as often as workers may go away.
     pub const MOST_INTERRUPTIONS: u32 = 10;
 
-    /// Whether the event may not be snoozed again.
+    /// Whether the event has been snoozed as often as it may.
     pub fn is_snoozed_out(&self) -> bool {
         let times = self.snoozed.as_ref().map_or(0, |snoozed| snoozed.times);
         times >= Self::MOST_SNOOZES

@@ -62,7 +62,6 @@ impl Policies {
         self.most_shared = shared.max().unwrap_or(1);
     }
 
-    /// Returns how events of a kind share calls.
     pub(crate) fn sharing(&self, kind: &str) -> BatchLimits {
         if self.most_shared <= 1 {
             return BatchLimits::NONE;

@@ -103,7 +103,7 @@ pub struct Handled {
 }
 
 impl Attempt {
-    /// Creates the first attempt.
+    /// Creates the first attempt at an event that was published just now, without group and correlation id.
     pub fn first() -> Self {
         Self::number(1)
     }
@@ -119,7 +119,7 @@ impl Attempt {
         Self { event, limit }
     }
 
-    /// Sets how many attempts the event has.
+    /// Sets how many attempts the event has, instead of five.
     pub fn of(mut self, most: u32) -> Self {
         self.event.max_attempts = most;
         self

@@ -168,7 +168,7 @@ impl Database {
         })
     }
 
-    /// Returns the same database for the queue of another schema.
+    /// Returns the same database, with an empty pool, for the queue of another schema.
     ///
     /// # Errors
     /// [`Error::Config`] when the pool cannot be created.

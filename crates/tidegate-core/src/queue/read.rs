@@ -86,7 +86,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Whether `events` is an estimate.
+    /// Whether `events` is the planner's estimate, as from 100,000 on.
     #[must_use]
     pub const fn is_estimate(&self) -> bool {
         self.events >= 100_000

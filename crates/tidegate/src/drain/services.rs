@@ -147,7 +147,6 @@ impl Services {
         None
     }
 
-    /// Returns which services are limited, and how.
     pub(super) fn limited(&self) -> BTreeMap<String, Limited> {
         let Some(known) = self.known() else {
             return BTreeMap::new();
