@@ -1,6 +1,6 @@
--- Operations: replay, requeue, pause, resume, unblock. Each is one function, so that its changes and its
--- audit row are always in one transaction. The right to operate is the right to execute the function: an
--- operator needs no rights on the tables (SECURITY DEFINER).
+-- Operations: replay, requeue, unblock, pause, resume and retire, and remarks on events. Each is one
+-- function, so that its changes and its audit row are always in one transaction. The right to operate is the
+-- right to execute the function: an operator needs no rights on the tables (SECURITY DEFINER).
 --
 -- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the
 -- reason, so that its audit row is kept.

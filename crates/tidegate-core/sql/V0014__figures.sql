@@ -437,8 +437,8 @@ COMMENT ON COLUMN @tidegate.drain_run.report IS 'Its report.';
 
 CREATE INDEX drain_run_ended_at ON @tidegate.drain_run (ended_at);
 
--- Adds a row to drain_run. Stores a drain that is ending. The commit does not wait for the disk, because a
--- row lost in a crash does no harm.
+-- Stores the report of a drain that is ending. The commit does not wait for the disk, because a row lost in a
+-- crash does no harm.
 CREATE FUNCTION @tidegate.note_run(worker uuid, report json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
