@@ -501,12 +501,14 @@ async fn started_by(events: usize, took: Duration, options: DrainOptions) -> usi
 
 #[tokio::test]
 async fn a_drain_starts_nobody_for_what_it_can_finish_and_no_more_than_have_something_to_do() {
-    let hour = DrainOptions {
-        budget: Duration::from_hours(1),
+    // Two seconds of work, with time for less than a drain counts and for far more than there is.
+    let enough = DrainOptions {
+        budget: Duration::from_mins(5),
+        concurrency: 8,
         ..DrainOptions::default()
     };
-    let while_it_looks_again = Duration::from_millis(10);
-    assert_eq!(started_by(3000, while_it_looks_again, hour).await, 0);
+    let while_it_looks_again = Duration::from_millis(40);
+    assert_eq!(started_by(400, while_it_looks_again, enough).await, 0);
     let too_short = DrainOptions {
         budget: Duration::from_secs(5),
         concurrency: 1,
