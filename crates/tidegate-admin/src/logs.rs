@@ -1,5 +1,5 @@
 //! Owns the logs of the shells: how much they log, that they log nothing that could be a secret, and that a
-//! reader who does not read stops nothing (`writer`). It needs the feature `admin`.
+//! reader who does not read stops nothing (`writer`).
 
 mod writer;
 
@@ -41,14 +41,13 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets> {
 /// and the Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a
 /// secret, even in its warnings (I9). Tidegate's own errors report what fails there.
 ///
-/// Spans for collectors of traces are no part of the log.
-///
-/// The program's own crate may log anything. `ours` is its name, as in [`crate::Program::origin`].
+/// Spans for collectors of traces are no part of the log. The program's own crate may log anything. `ours` is
+/// its name, as in [`crate::Program::origin`].
 pub fn details_of_ours_alone(
     ours: &'static str,
 ) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {
     filter_fn(move |line| shows(ours, line.target(), *line.level()))
-        // None, so that the level of a filter beside this one counts.
+        // No limit, so that the level of a filter beside this one counts.
         .with_max_level_hint(LevelFilter::TRACE)
 }
 

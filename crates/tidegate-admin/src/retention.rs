@@ -24,11 +24,11 @@ use tokio::sync::watch;
 pub struct CleanupOptions {
     /// Report what would be done, and change nothing.
     pub dry_run: bool,
-    /// The time for the whole run. No step begins after that, but one step always runs.
+    /// The time for the whole run. No step begins after it, but one step always runs.
     pub budget: Duration,
     /// End live events only if they were published at least this long ago.
     pub older_than: Duration,
-    /// The most rows that one step examines or deletes: [`CleanupOptions::BATCH`].
+    /// The most rows that one step examines or deletes, within [`CleanupOptions::BATCH`].
     pub batch: u32,
     /// The operator's name, for the audit.
     pub actor: Option<String>,
@@ -53,7 +53,7 @@ impl CleanupOptions {
     /// The allowed range of rows that one step examines or deletes.
     pub const BATCH: RangeInclusive<u32> = 1..=100_000;
 
-    /// Checks the ranges.
+    /// Checks that `batch` is in its range.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and what is allowed.
@@ -61,7 +61,7 @@ impl CleanupOptions {
         in_range("batch", self.batch, &Self::BATCH).map_err(Error::Invalid)
     }
 
-    /// Returns the state in which a cleanup begins.
+    /// The state that `tidegate.cleanup_step` begins with.
     fn state(&self) -> Value {
         let now = self.now.and_then(|now| Timestamp::try_from(now).ok());
         json!({
@@ -140,7 +140,6 @@ pub struct CleanupReport {
 }
 
 impl CleanupReport {
-    /// Adds what a step did.
     fn add(&mut self, step: Cleaned) {
         let count = |ids: Vec<i64>| u64::try_from(ids.len()).unwrap_or(u64::MAX);
         self.partitions_made += step.partitions_made;

@@ -15,7 +15,7 @@ pub enum TimeArg {
 }
 
 impl TimeArg {
-    /// Splits a moment into a time, or seconds before the database's current time.
+    /// The two parameters of a statement: a time, or seconds before the database's current time.
     pub(crate) fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
         match moment {
             None => (None, None),
@@ -25,7 +25,7 @@ impl TimeArg {
     }
 }
 
-/// Parses a moment: an RFC 3339 time, or a duration that means "ago".
+/// Parses an RFC 3339 time with any offset, or a duration that means "ago".
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -40,7 +40,7 @@ pub fn parse_time_arg(text: &str) -> Result<TimeArg, String> {
     })
 }
 
-/// Parses a point in time.
+/// Parses an RFC 3339 time with any offset.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -50,7 +50,7 @@ pub fn parse_time(text: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// Parses an RFC 3339 time with any offset, because the library reads only UTC.
+/// A `Timestamp` needs an offset, so a time without one is refused.
 fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     text.parse().ok().map(|time: Timestamp| time.into())
 }

@@ -11,7 +11,7 @@ use tidegate_core::migrate::QUEUE;
 use tidegate_core::queue::query;
 use tidegate_core::statements;
 
-/// How the line of a table begins whose rows are hidden from some logins.
+/// The beginning of the line of a table that hides rows from some logins.
 const ROW_SECURITY: &str = "row security on ";
 
 /// What separates the name of a thing from its definition in a line.
@@ -118,7 +118,8 @@ pub async fn catalog(client: &mut Client) -> Result<Vec<String>> {
     Ok(lines.collect())
 }
 
-/// Returns the bodies of the queue's functions as the migrations have them, by what they are in this schema.
+/// Maps the body of each of the queue's functions, as it is in this schema, to its text in the migrations. So
+/// the digests do not depend on the schema's name.
 fn bodies(schema: &Schema) -> HashMap<String, String> {
     let texts: Vec<_> = QUEUE.texts().collect();
     let bodies = texts
@@ -138,7 +139,6 @@ pub(super) struct Drift {
     is_there: bool,
 }
 
-/// Returns the differences between the expected lines and the lines that were found.
 pub(super) fn drift(expected: &str, found: &[String]) -> Vec<Drift> {
     let expected: BTreeMap<&str, &str> = expected.lines().map(halves).collect();
     let found: BTreeMap<&str, &str> = found.iter().map(|line| halves(line)).collect();
@@ -187,7 +187,6 @@ impl Drift {
         self.expected.is_some() || self.what.starts_with(ROW_SECURITY)
     }
 
-    /// Describes the difference.
     pub(super) fn text(&self) -> String {
         let how = match (&self.expected, self.is_there) {
             (None, _) => "unexpected",
@@ -197,7 +196,8 @@ impl Drift {
         format!("{how}: {}", self.what)
     }
 
-    /// Returns SQL that repairs it, if the line contains enough. It does not contain the body of a function.
+    /// The SQL that repairs it, if the line of the catalog is enough to write it: a line does not have the
+    /// body of a function.
     pub(super) fn remedy(&self) -> Option<String> {
         let (sort, name) = self.what.split_once(' ')?;
         let drop = dropping(sort, name)?;
@@ -248,7 +248,6 @@ fn making(sort: &str, name: &str, definition: &str) -> Option<String> {
     })
 }
 
-/// Returns a name as SQL reads it.
 fn quoted(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.chars().all(is_plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {

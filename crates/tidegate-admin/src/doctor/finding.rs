@@ -33,7 +33,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Creates a finding that has no name yet. No remedy is an empty one.
+    /// Creates a finding that has no name yet. An empty remedy is none.
     fn new(state: State, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
         let remedy = remedy.into();
         Self {
@@ -56,8 +56,7 @@ impl Finding {
         Self::new(State::Problem, text, remedy)
     }
 
-    /// Creates the finding of this check. One that failed to run counts as a warning, because its result is
-    /// unknown.
+    /// Names a finding after its check. A check that could not run is a warning: its result is unknown.
     pub(super) fn of(name: &str, found: Result<Self>) -> Self {
         let found = found
             .unwrap_or_else(|error| Self::warning(format!("could not be checked: {error}"), ""));

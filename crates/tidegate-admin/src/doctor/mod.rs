@@ -24,7 +24,7 @@ pub(crate) use self::program::refuse_foreign;
 pub(crate) static STATEMENTS: [&[&Statement]; 3] = [ALL, catalog::ALL, program::ALL];
 
 statements! {
-    /// Whether a queue exists.
+    /// Whether the queue's schema exists.
     IS_MIGRATED: "is_migrated" [] = "SELECT to_regclass('@tidegate.event_queue') IS NOT NULL";
 
     /// The names of the checks of the database.
@@ -42,16 +42,17 @@ pub struct DoctorTarget<'a> {
     pub kinds: &'a [&'a str],
     /// The options of its drains.
     pub options: &'a DrainOptions,
-    /// The program's own migrations, which are applied besides the queue's.
+    /// The migrations of the program's own tables.
     pub tables: &'a [Migrations],
-    /// What the program's settings give up. Each is a finding of its own.
+    /// What the program's settings give up: [`Dispatch::warnings`](tidegate::Dispatch::warnings). Each is a
+    /// finding.
     pub warnings: Vec<&'static str>,
-    /// What is wrong with what the handlers call. Each is a finding of its own.
+    /// What is wrong with what the handlers call: [`Dispatch::examine`](tidegate::Dispatch::examine). Each is
+    /// a finding.
     pub uncalled: Vec<String>,
 }
 
-/// Runs every check that has something to look at. Before the first migration, these are only the checks of
-/// what the program knows.
+/// Runs all checks. Before the first migration, only those of what the program knows.
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.

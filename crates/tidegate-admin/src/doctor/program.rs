@@ -17,7 +17,7 @@ use super::{DoctorTarget, Finding};
 const MOST_DIFFERENCES: usize = 20;
 
 statements! {
-    /// Those of the kinds `$2` whose policy allows handlers more than `$1` milliseconds, and how many.
+    /// Those of the kinds `$2` whose policy allows a handler more than `$1` milliseconds, with that limit.
     LONG_HANDLERS: "long_handlers" [INT8, TEXT_ARRAY] = "\
 SELECT k.kind, (k.policy->>'handler_timeout_ms')::bigint
   FROM @tidegate.event_kind AS k
@@ -56,8 +56,8 @@ pub(super) async fn version(target: &DoctorTarget<'_>, client: &Client) -> Resul
     })
 }
 
-/// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
-/// that embeds the engine may use other settings. `is_migrated`: whether there are kinds with limits.
+/// Checks the settings of drains. [`Program::start`](crate::Program::start) refuses wrong ones, but a program
+/// without it may examine any. `is_migrated` says whether policies are stored.
 pub(super) async fn settings(
     target: &DoctorTarget<'_>,
     client: &Client,
@@ -90,7 +90,7 @@ pub(super) async fn settings(
     Ok(Finding::warning(text, room_for(longest, lease, budget)))
 }
 
-/// Returns what to set for handlers that run this long: the lease, the budget or both.
+/// What to set for handlers that run this long: the lease, the budget or both.
 fn room_for(longest: Duration, lease: Duration, budget: Duration) -> String {
     let longer = |setting, time: Duration| {
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
@@ -149,7 +149,7 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
     }
 }
 
-/// Returns another program's kinds, if only other programs have registered any.
+/// Names up to five kinds of other programs, if only these have registered any.
 fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
     const NAMED: usize = 5;
     let is_ours = |kind: &String| kinds.contains(&kind.as_str());

@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use tidegate_core::error::Error;
 
-/// Lines that wait, in bytes. Those being written take as much again.
+/// The most bytes of lines that wait. Lines that are being written take as much again.
 const MOST_WAITING: usize = 1 << 20;
 
 /// How long the end of a process waits for the reader of its lines.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The lines of this process.
 static LINES: Lines = Lines::new();
 
 struct Lines {
@@ -39,7 +38,7 @@ struct LinesState {
     own: Vec<u8>,
 }
 
-/// Starts the thread that writes this process's log lines to `out`, and returns what puts them into its
+/// Starts the thread that writes this process's log lines to `out`, and returns what makes writers to its
 /// queue.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use tidegate_core::config::Lookup;
 use tidegate_core::error::{Error, Result};
 use tidegate_core::status::ServiceState;
 
-/// The namespace of all metrics.
+/// The CloudWatch namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";
 
 /// The longest array that the format allows.
@@ -57,22 +57,23 @@ impl Metrics {
         Ok(Some(Self { queue, by_kind }))
     }
 
-    /// Returns the line of one cleanup.
+    /// Returns the line of one cleanup: `Cleanups` is 1 if it succeeded, otherwise 0.
     pub fn of_cleanup(&self, succeeded: bool, at: SystemTime) -> String {
         let mut document = Document::new(&self.queue, at);
         document.metric("Cleanups", "Count", json!(u64::from(succeeded)));
         document.line()
     }
 
-    /// Returns the line of spans that could not be sent, of any database.
+    /// Returns the line that counts the spans that did not reach a collector.
     pub fn of_spans_dropped(&self, dropped: u64, at: SystemTime) -> String {
         let mut document = Document::new(&self.queue, at);
         document.metric("SpansDropped", "Count", json!(dropped));
         document.line()
     }
 
-    /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
-    /// the rest of the queue is unknown, and no successful drain is counted (B9).
+    /// Returns the lines of one drain: one, and with `by_kind` one more for each kind and each service.
+    /// `succeeded` is false if an infrastructure error ended the drain. Then the rest of the queue is
+    /// unknown, and no successful drain is counted (B9).
     pub fn render_drain(
         &self,
         report: &DrainReport,
@@ -81,7 +82,7 @@ impl Metrics {
         at: SystemTime,
     ) -> Vec<String> {
         let mut document = Document::new(&self.queue, at);
-        // A metric that is never sent costs nothing.
+        // Without a backlog, nothing is known of the queue. A metric that is not sent costs nothing.
         let if_known = |value: u64| report.backlog.and(Some(value));
         let broken = succeeded && !report.is_balanced();
         for (name, count) in counted(report) {
@@ -174,7 +175,6 @@ fn budget_used(report: &DrainReport) -> u64 {
     report.elapsed_ms * 100 / report.budget_ms.max(1)
 }
 
-/// Returns a kind's figures as plain fields.
 fn fields(figures: &KindFigures) -> Value {
     let percentile = |rank| figures.took.quantile(rank, 100).map(millis);
     json!({
@@ -188,7 +188,7 @@ fn fields(figures: &KindFigures) -> Value {
     })
 }
 
-/// Returns milliseconds with their fraction, because handlers may take microseconds.
+/// Milliseconds with their fraction, because handlers may take microseconds.
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }

@@ -25,7 +25,7 @@ use tidegate_core::statements;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-/// The format of an answer.
+/// The format of the answer to a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus's text format, 0.0.4.
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// Returns the `Content-Type` header of an answer.
+    /// The `Content-Type` header of the answer.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -53,8 +53,8 @@ impl Format {
     }
 }
 
-/// Every metric: its name, its type and its help. The first one is the only one of a database that does not
-/// answer.
+/// Every metric: its name, its type and its help. For a database that does not answer, only the first one is
+/// written.
 const METRICS: [&str; 14] = [
     "tidegate_up gauge Whether the database has answered with the figures of its queue.",
     "tidegate_schema_info gauge The version of the queue's schema, as a label; always 1.",
@@ -72,7 +72,7 @@ const METRICS: [&str; 14] = [
     "tidegate_drains_running gauge Drains that are at work.",
 ];
 
-/// A sample, as the statements below return it.
+/// A sample, as the statements in this file return it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Sample {
     /// The name of its metric.
@@ -91,7 +91,7 @@ const MOST_EVENTS: i64 = 100_000;
 /// The most rows that are read for groups, for deadlines and for stuck events.
 const MOST_LOOKED_AT: i64 = 10_000;
 
-/// All samples show one state of the database. It cancels a statement that takes longer.
+/// One snapshot for all samples. The database cancels a statement after five seconds.
 const SETTINGS: &str =
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 5000";
 
@@ -178,10 +178,10 @@ SELECT jsonb_build_object('metric', 'tidegate_service_open', 'labels', ARRAY['se
   FROM @tidegate.service AS s ORDER BY s.service LIMIT 1000";
 }
 
-/// Returns the metrics of the queue in this database.
+/// Reads the metrics of the queue. No other scrape shares the answer: see [`Exporter`].
 ///
 /// # Errors
-/// If the database cannot be reached, fails, or takes too long.
+/// If the database cannot be reached, fails, or takes longer than five seconds for a statement.
 pub async fn metrics(database: &Database, format: Format) -> Result<String> {
     Ok(written(Some(&read(database).await?), format))
 }
@@ -191,7 +191,6 @@ pub fn down(format: Format) -> String {
     written(None, format)
 }
 
-/// Reads all samples in one transaction, which changes nothing.
 async fn read(database: &Database) -> Result<Vec<Sample>> {
     let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
@@ -210,7 +209,7 @@ async fn read(database: &Database) -> Result<Vec<Sample>> {
 /// answer, they get `tidegate_up 0`.
 pub struct Exporter {
     database: Database,
-    /// The last samples and the time when they were read. They are `None` if the database did not answer.
+    /// When the last samples were read, and the samples: `None` if the database did not answer.
     last: Mutex<Option<(Instant, Option<Vec<Sample>>)>>,
 }
 
@@ -221,13 +220,13 @@ const GOOD_FOR: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(8);
 
 impl Exporter {
-    /// Creates an exporter of the queue in this database.
+    /// Creates an exporter. The first scrape queries the database.
     pub fn new(database: Database) -> Self {
         let last = Mutex::new(None);
         Self { database, last }
     }
 
-    /// Returns the current metrics.
+    /// Returns metrics that are at most ten seconds old.
     pub async fn answer(&self, format: Format) -> String {
         // A scrape that arrives while another one queries the database waits for that answer.
         let mut last = self.last.lock().await;
@@ -292,7 +291,7 @@ fn written(samples: Option<&[Sample]>, format: Format) -> String {
     text
 }
 
-/// Splits a metric into its name, its type and its help.
+/// Splits one of [`METRICS`] into its name, its type and its help.
 fn words(metric: &str) -> Option<[&str; 3]> {
     let (name, rest) = metric.split_once(' ')?;
     let (kind, help) = rest.split_once(' ')?;

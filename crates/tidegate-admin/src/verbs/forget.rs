@@ -1,5 +1,5 @@
-//! The verb `forget`: removes the data of a person from the program's own tables, the queue and its log. What
-//! is in the program's tables, only the functions know that the program has declared in the database.
+//! The verb `forget`: removes the data of a person from the program's own tables, the queue and its log. The
+//! program has declared in the database which functions find and remove what its tables hold.
 //!
 //! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no
 //! longer leads to it, and so its follow-ups could not be found either. In this order an interrupted run can
@@ -69,10 +69,10 @@ impl std::fmt::Debug for Whom {
     }
 }
 
-/// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
+/// The person or thing that data is about, in the program's own terms: `customer=3`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// One of those that programs have declared, with the SQL function `tidegate.declare_subject`.
+    /// A name that the program has declared with the SQL function `tidegate.declare_subject`.
     pub name: String,
     /// Its id.
     pub id: String,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Subject {
     }
 }
 
-/// Parses `patient=7f0c…`.
+/// Parses NAME=ID, such as `customer=3`.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -164,13 +164,14 @@ impl Verb for ForgetRequest {
         }
     }
 
-    /// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
+    /// 1 if there was nothing to forget, or if something is left.
     fn code(&self, report: &ForgetReport) -> u8 {
         let rows: u64 = report.tables.values().sum();
         let found = report.forgotten + report.before + rows;
         u8::from(found == 0 || report.incomplete)
     }
 
+    /// What was forgotten before an error stays forgotten.
     async fn run(&self, runtime: &Runtime) -> Result<ForgetReport> {
         let client = runtime.database.session().await?;
         let mut report = ForgetReport {
@@ -194,7 +195,7 @@ impl Verb for ForgetRequest {
         let rounds = if self.dry_run { 0 } else { ROUNDS };
         let mut is_complete = self.dry_run;
         for _ in 0..rounds {
-            // Finds events that were published in the meantime, also by handlers that run.
+            // Events may have been published in the meantime, also by running handlers.
             left.extend(everywhere(&client, &keys).await?);
             is_complete = left.is_empty();
             if is_complete {
@@ -232,9 +233,9 @@ impl ForgetRequest {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Found {
-    /// The groups of the events about it.
+    /// The groups of the events about this person.
     groups: Vec<String>,
-    /// The correlation ids of the events about it.
+    /// The correlation ids of these events.
     correlation_ids: Vec<String>,
     /// Rows by table.
     tables: BTreeMap<String, u64>,
@@ -257,7 +258,8 @@ struct ForgottenEvents {
     offspring: Vec<i64>,
 }
 
-/// Returns events in the queue and in every partition of the log, with one statement for each.
+/// Finds the events of these groups and correlation ids, with one statement for the queue and one for each
+/// partition of the log.
 async fn everywhere(client: &Client, keys: &Found) -> Result<Vec<i64>> {
     if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
         return Ok(Vec::new());

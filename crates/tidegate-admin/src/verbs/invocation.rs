@@ -13,11 +13,11 @@ use tidegate_core::json::Json;
 use super::{ACTIONS, DrainRequest, Request, Verb};
 
 /// The most bytes of an answer, which is a little less than the 6 MB that AWS accepts from a function
-/// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>). It replaces a longer answer
-/// with an error that contains nothing of it.
+/// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>). AWS replaces a longer answer
+/// with an error that contains nothing of the answer.
 pub const ANSWER_LIMIT: usize = 6_000_000;
 
-/// Returns the answer, if it is not too long.
+/// Passes the answer on, if it is not too long.
 ///
 /// # Errors
 /// [`Error::Invalid`] says how to ask for less.
@@ -32,7 +32,7 @@ pub(super) fn within_limit(answer: Json) -> Result<Json> {
     )))
 }
 
-/// The action for messages in AWS envelopes, of a program with an intake.
+/// The action for messages in the envelopes of AWS services. Only a program with an intake has it.
 const RECEIVE: &str = "receive";
 
 /// The actions that exist, and the ones that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,
@@ -86,7 +86,7 @@ impl Actions {
         ACTIONS.iter().copied().chain(receive).chain(own)
     }
 
-    /// Returns the actions as an error message lists them.
+    /// The actions, as an error message lists them.
     fn list(&self) -> String {
         self.all().collect::<Vec<_>>().join(", ")
     }
@@ -161,7 +161,7 @@ pub struct Fields {
     reading: RefCell<Option<String>>,
 }
 
-/// Reads a request with its parts. What none of them knows is refused.
+/// Reads a request with its parts, and refuses a field that none of them has.
 pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V> {
     let mut fields = Fields {
         left,
@@ -203,8 +203,8 @@ pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V> {
 }
 
 impl Fields {
-    /// Takes the fields of a struct. An error names the field: `serde` names missing fields itself. For other
-    /// errors, this names the field that was being read.
+    /// Takes the fields of a struct out. An error names the field: `serde` itself names a missing one, and
+    /// for other errors the field that was being read is added.
     pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T> {
         let read = T::deserialize(&mut *self);
         read.map_err(|error: serde_json::Error| {

@@ -22,8 +22,8 @@ const STATUSES: [&str; 5] = [
 /// The most live and the most finished events that one page of a search looks at.
 const SEARCHED: u32 = 50_000;
 
-/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet, for which the
-/// planner expects to return a third of the rows.
+/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet. There the
+/// planner expects that a comparison keeps a third of the rows.
 const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 
 /// List events, newest first, live and finished.
@@ -75,7 +75,7 @@ pub struct ListRequest {
 }
 
 impl ListRequest {
-    /// Returns the status as the queue writes it.
+    /// The status in upper case, as the database has it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such status.
@@ -91,8 +91,8 @@ impl ListRequest {
         })
     }
 
-    /// Whether live events are searched, and whether finished ones are, without an index that leads to those
-    /// that match.
+    /// Whether live events, and whether finished ones, are searched one by one, because no index leads to
+    /// those that match.
     fn is_searched(&self, status: Option<&str>) -> (bool, bool) {
         let is_any = self.kind.is_none()
             && status.is_none()
@@ -260,11 +260,11 @@ impl Runtime {
     /// any size.
     ///
     /// # Errors
-    /// As of [`ListRequest`]. An unknown kind is only refused once all events have been searched.
+    /// As the verb `list`. An unknown kind is only refused once all events have been searched.
     pub async fn search(&self, request: &ListRequest) -> Result<SearchReport> {
         let client = self.looking_with(BY_INDEX).await?;
         let floor: Option<Floor> = match request.is_searched(request.status()?) {
-            // It reaches all events, or finds by an index those that match.
+            // Every event matches, or an index finds those that do.
             (false, false) => None,
             (live, logged) => {
                 let values: &[&(dyn ToSql + Sync)] =
@@ -357,7 +357,7 @@ async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> R
     documents(client, &LIST, values).await
 }
 
-/// An error lists no more kinds than this.
+/// The most kinds that an error lists.
 const MOST_NAMED: usize = 50;
 
 /// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most

@@ -61,24 +61,24 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     const NAME: &'static str;
     /// The values of `action` in its report.
     const ACTIONS: &'static [&'static str] = &[Self::NAME];
-    /// The fields of its report that the log may have, because they name no person (I9). Without it, all.
+    /// The fields of its report that the log may have, because they name no person (I9). `None` means all.
     const LOGGED: Option<&'static [&'static str]> = None;
 
     /// Its report, which is printed and returned as JSON.
     type Report: Serialize + JsonSchema + Send;
 
-    /// Returns the parts of the request that other verbs have too. Their fields are its own fields in JSON.
+    /// Returns the parts of the request that other verbs have too. In JSON, their fields are beside its own.
     fn parts(&mut self) -> Vec<&mut dyn Part> {
         Vec::new()
     }
 
-    /// Returns its reason and actor, if both are a part of it. Their fields are its own fields in JSON.
+    /// Returns its reason and actor, if it has both. In JSON, they are fields beside its own.
     fn audit(&mut self) -> Option<&mut Audit> {
         None
     }
 
-    /// Returns the operator's name for the audit. If it is `None`, the settings' name is filled in before the
-    /// verb runs.
+    /// Returns where the request has the operator's name for the audit. If it has none there, the name of the
+    /// settings is filled in before the verb runs.
     fn actor(&mut self) -> Option<&mut Option<String>> {
         self.audit().map(|audit| &mut audit.actor)
     }
@@ -91,12 +91,13 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         Ok(())
     }
 
-    /// Returns the exit code of the command line: 0, or 1 if nothing was done of what the request asks.
+    /// Returns the exit code of the command line: 0; 1 if nothing was done of what the request asks, or if a
+    /// `forget` is incomplete; 3 if the doctor found something.
     fn code(&self, _report: &Self::Report) -> u8 {
         0
     }
 
-    /// Does it over this connection. That is all of most verbs; the others implement [`Verb::run`].
+    /// Does what is asked over this connection. Most verbs need no more; the others implement [`Verb::run`].
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
@@ -105,7 +106,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         std::future::ready(Err(Error::Invalid(needs)))
     }
 
-    /// Does it.
+    /// Does what is asked. By default it opens a session for [`Verb::on`].
     ///
     /// # Errors
     /// As [`Verb::on`].
@@ -113,8 +114,8 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         async { self.on(&runtime.database.session().await?).await }
     }
 
-    /// Does it for a caller who has this time, and is gone afterwards. A verb with a budget watches the time
-    /// itself.
+    /// Does what is asked, for a caller who has this time and is gone afterwards. A verb with a budget
+    /// watches the time itself; any other is cut off.
     ///
     /// # Errors
     /// As [`Verb::run`].
@@ -178,7 +179,7 @@ macro_rules! verbs {
                 Ok(Self::Further { action, fields })
             }
 
-            /// Does it, and returns its report.
+            /// Does what is asked, without a time limit.
             ///
             /// # Errors
             /// As [`Runtime::run`]; [`Error::Invalid`] if only the program knows the action.
@@ -212,7 +213,7 @@ macro_rules! verbs {
             }
         }
 
-        /// Returns what the log may have of the report of an action, as [`Verb::LOGGED`].
+        /// Returns the fields that the log may have of the report of an action: [`Verb::LOGGED`].
         pub fn logged(action: &str) -> Option<&'static [&'static str]> {
             $($(if action == $request::NAME {
                 return $request::LOGGED;
@@ -220,7 +221,6 @@ macro_rules! verbs {
             None
         }
 
-        /// Returns the schema of the report of an action.
         fn schema_of(action: &str) -> Option<Value> {
             $($(if action == $request::NAME {
                 return Some(schema::one_of::<<$request as Verb>::Report>($request::ACTIONS));
@@ -280,7 +280,7 @@ mod prelude {
 
 /// A part of a request that several verbs have.
 pub trait Part {
-    /// Reads it from its fields of an invocation, which it removes.
+    /// Reads the part from its fields of an invocation, and removes these fields.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
@@ -306,7 +306,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Returns an audit's reason, not blank, at most 1,000 characters, by the operator of the settings.
+    /// Sets the reason, which must not be blank and has at most 1,000 characters. The operator's name is that
+    /// of the settings, unless [`Audit::by`] sets another.
     pub fn of(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -361,23 +362,20 @@ fn written<'de, T: Written, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     value.map_err(D::Error::custom)
 }
 
-/// Converts a range of the library to the type that the command line's parser takes.
+/// The range in the type that clap's parsers take.
 fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
     let bound = |value: T| value.try_into().unwrap_or(i64::MAX);
     bound(*range.start())..=bound(*range.end())
 }
 
-/// Parses the length of a list.
 fn length() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(bounds(&LIMIT))
 }
 
-/// Returns how many of these are given.
 fn given(flags: &[bool]) -> usize {
     flags.iter().filter(|given| **given).count()
 }
 
-/// Parses the id of an event.
 fn event_id(text: &str) -> Result<i64, String> {
     let id = text.parse();
     id.map_err(|_| "must be the id of an event, a whole number".to_owned())
@@ -402,7 +400,7 @@ async fn answer<V: Verb>(
     Ok(document::<V>(&within(time, work).await?)?)
 }
 
-/// The report of any verb, for those who print it.
+/// The report of any verb, for shells, which print it.
 #[derive(Debug, Clone)]
 pub struct Reported {
     /// The verb's name. [`schema::of_action`] has the schema of the document.
@@ -416,7 +414,7 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// Takes the report of a verb.
+    /// Writes the report of this request as JSON, and takes the verb's exit code.
     ///
     /// # Errors
     /// [`Error::Unreadable`] when it cannot be written as JSON.
@@ -432,7 +430,7 @@ impl Reported {
     }
 }
 
-/// Returns a report of a verb as a JSON object, with the action's name.
+/// Writes the report of a verb as a JSON object, with the action's name.
 fn document<V: Verb>(report: &V::Report) -> Result<Json> {
     #[derive(Serialize)]
     struct Told<'a, R> {

@@ -81,16 +81,15 @@ trait Drains: Send + Sync {
     /// Returns the kinds that the handlers for this database handle.
     fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>>;
 
-    /// Returns what is wrong with what the handlers for this database call.
+    /// Examines what the handlers for this database call, and returns what is wrong.
     fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>>;
 
     /// Decodes a payload as the handlers would get it.
     fn decode(&self, kind: &str, payload: Option<&[u8]>) -> Result<(), DecodeError>;
 
-    /// Returns the program's periodic events.
     fn schedules(&self) -> Result<Vec<Declared>>;
 
-    /// Returns what the program's settings give up.
+    /// What the program's settings give up: [`Dispatch::warnings`].
     fn warnings(&self) -> Vec<&'static str>;
 }
 
@@ -176,9 +175,9 @@ impl Program {
         self
     }
 
-    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is
-    /// answered with the value that `answer` returns for the request's other fields. [`Error::Invalid`]
-    /// reports what is wrong with them.
+    /// Adds an action of the program. An invocation `{"action": name, …}` is answered with the value that
+    /// `answer` returns for its other fields, or with its error: [`Error::Invalid`] says what is wrong with
+    /// these fields.
     pub fn action<F>(
         mut self,
         name: &'static str,
@@ -232,11 +231,11 @@ impl Program {
         self
     }
 
-    /// Sets how long rows of the program's own tables are kept: as long as the setting says at the last
-    /// `migrate`, a day or more such as `730d`; without it, for ever. `expire` is the name of an SQL function
-    /// of the program, `(until timestamptz, most integer, dry_run boolean)`. It removes about `most` older
-    /// rows, or counts all of them, and returns their numbers by table as a JSON object. Each cleanup calls
-    /// it with the owner's rights until nothing is left.
+    /// Sets how long rows of the program's own tables are kept: as long as the variable `setting` says at the
+    /// last `migrate`, a day or more such as `730d`; without it, for ever. `expire` is the name of an SQL
+    /// function of the program, `(until timestamptz, most integer, dry_run boolean)`. It removes about `most`
+    /// rows that are older, or counts all of them, and returns their numbers by table as a JSON object. Each
+    /// cleanup calls it with the owner's rights until nothing is left.
     pub fn retention(mut self, setting: &'static str, expire: &'static str) -> Self {
         self.retentions.push((setting, expire));
         self
@@ -253,7 +252,7 @@ impl Program {
         self
     }
 
-    /// Whether `migrate` takes a file of targets.
+    /// Whether [`Program::targets`] was called, so that `migrate` takes a file of targets.
     pub fn takes_targets(&self) -> bool {
         self.targets.is_some()
     }
@@ -302,7 +301,7 @@ const MOST_POOLED: usize = 8;
 /// The ARN of the schedule that each drain moves to the time of the next work.
 const NEXT_TICK: &str = "TIDEGATE_NEXT_TICK";
 
-/// Returns how long rows of the program's own tables are kept; `None` means for ever.
+/// Reads how long rows of the program's own tables are kept; `None` means for ever.
 fn kept_for(lookup: Lookup<'_>, setting: &str) -> Result<Option<Duration>> {
     let Some(text) = lookup(setting) else {
         return Ok(None);
@@ -315,8 +314,8 @@ fn kept_for(lookup: Lookup<'_>, setting: &str) -> Result<Option<Duration>> {
     })
 }
 
-/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
-/// verifies this name; the database knows only its own user for certain.
+/// The operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing verifies it;
+/// the database knows only its own user for certain.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
     lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
@@ -338,11 +337,11 @@ pub struct Runtime {
     pub looks_within: Option<Duration>,
     /// What starts a drain after a publish.
     pub wakes: Option<Arc<dyn StartDrain>>,
-    /// What wakes a drain when the next work is due, if no tick does.
+    /// The schedule that each drain moves to the time of the next work, in place of a regular tick.
     pub next_tick: Option<Arc<dyn NextTick>>,
     /// The metrics to emit for each drain, if they are configured.
     pub metrics: Option<Metrics>,
-    /// Receives each line of metrics.
+    /// Writes each line of metrics.
     pub metrics_to: fn(&str),
     /// The allowed actions.
     pub actions: Actions,
@@ -376,7 +375,7 @@ impl Runtime {
         request.answer(self, time, hooks).await
     }
 
-    /// Answers a verb.
+    /// Answers the request of one verb, without a time limit.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
@@ -384,7 +383,7 @@ impl Runtime {
         self.checked(verb)?.run(self).await
     }
 
-    /// Checks a request. Returns it with the operator's name of the settings if it has none itself.
+    /// Checks a request, and fills in the operator's name of the settings if it has none itself.
     pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V> {
         let mut verb = verb.clone();
         if let Some(actor) = verb.actor().filter(|actor| actor.is_none()) {
@@ -394,13 +393,13 @@ impl Runtime {
         Ok(verb)
     }
 
-    /// Returns the kinds that this program handles in this database.
+    /// The kinds that this program handles in this database.
     pub(super) async fn handled(&self) -> Result<Vec<&'static str>> {
         self.handlers.kinds(&self.database).await
     }
 
-    /// Refuses a payload that this program could not decode when it handles the event. Events of other
-    /// programs, sealed payloads and those of a newer version are not decoded here.
+    /// Refuses a payload that this program could not decode when it handles the event. Kinds of other
+    /// programs, sealed payloads and payloads of a newer version pass.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field of the payload that does not fit.
@@ -496,8 +495,7 @@ impl Runtime {
         cleaned
     }
 
-    /// Returns a receiver for messages from outside, if the program has an intake and this process may use
-    /// it.
+    /// Returns what passes messages from outside to the program's intake.
     ///
     /// # Errors
     /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
@@ -548,7 +546,7 @@ impl Runtime {
                 .await;
         }
         if self.program.takes_targets() {
-            // They are registered with their targets. Without a file, they stay as they are.
+            // Kinds are registered with their targets. Without a file, both stay as they are.
             kinds.clear();
         }
         let mut migrate = Migrate::new(&self.database, &kinds)
@@ -583,8 +581,8 @@ impl Runtime {
         }
     }
 
-    /// Moves the next tick, and returns whether it has. A failure is only logged: then a drain comes at the
-    /// time that was set before.
+    /// Moves the next tick, and returns whether that succeeded. A failure is only logged: then a drain comes
+    /// at the time that was set before.
     async fn tick_at(&self, at: Option<SystemTime>) -> bool {
         let Some(tick) = &self.next_tick else {
             return false;
@@ -612,7 +610,7 @@ impl Runtime {
     }
 }
 
-/// Returns when the next drain is needed: now if this one has left work, otherwise when the next work is due.
+/// When the next drain is needed: now if this one has left work, otherwise when the next work is due.
 fn needed_again(report: &DrainReport) -> Option<SystemTime> {
     if report.ready_left > Some(0) {
         return Some(SystemTime::now());
@@ -630,7 +628,7 @@ pub(super) fn the_callers(error: Error) -> Error {
     }
 }
 
-/// Cuts work that has no budget of its own, because its caller is gone after `time`.
+/// Cuts off work that has no budget of its own, because its caller is gone after `time`.
 pub(super) async fn within<T>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T>>,
@@ -661,8 +659,8 @@ pub fn stopped_by_signal() -> watch::Receiver<bool> {
     stopped
 }
 
-/// Listens for SIGTERM and Ctrl-C from this call on. The future is ready at the first of them. If the process
-/// cannot listen for signals, it is never ready. Call it in a Tokio runtime.
+/// Listens for SIGTERM and Ctrl-C from this call on; call it in a Tokio runtime. The future is ready at the
+/// first signal, or never if the process cannot listen for signals.
 pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = (

@@ -1,5 +1,5 @@
-//! Publishes an event for an operator. It is no verb: the console shows it, and the command line publishes as
-//! programs do.
+//! Publishes an event for an operator of the console, with an audit row. It is no verb: on the command line,
+//! `publish` publishes as programs do.
 
 use tidegate_core::error::{Error, Result};
 use tidegate_core::event::NewEvent;
@@ -15,8 +15,8 @@ statements! {
 }
 
 impl Runtime {
-    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
-    /// event is delayed. The event has the program's attempt limit, unless it sets its own.
+    /// Publishes an event, with an audit row if its deduplication key is new, and then wakes a drain as
+    /// [`Runtime::wakes_for`] says. The event has the program's attempt limit, unless it sets its own.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database

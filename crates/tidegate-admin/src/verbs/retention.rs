@@ -64,13 +64,13 @@ SELECT jsonb_build_object('kind', k.kind, 'retention_completed', k.retention_com
            'retention_failed_ms', (extract(epoch FROM k.retention_failed) * 1000)::int8)::text
   FROM @tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind";
 
-    /// In days and seconds. Null leaves it unchanged.
+    /// Two times, each in days and seconds. Null leaves a time unchanged.
     SET_RETENTION: "set_retention" [TEXT, INT4, FLOAT8, INT4, FLOAT8, TEXT, TEXT] = "\
 SELECT FROM @tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)";
 }
 
 impl RetentionRequest {
-    /// Whether it changes anything.
+    /// Whether the request changes a retention, and does not only show it.
     pub fn changes(&self) -> bool {
         self.completed.is_some() || self.failed.is_some()
     }
@@ -85,7 +85,7 @@ impl RetentionRequest {
         }
     }
 
-    /// Sets how long finished events are kept, from now on.
+    /// Sets how long finished events are kept, from now on, and makes the partitions that this needs.
     async fn set(&self, client: &Client) -> Result<()> {
         let (completed_days, completed_rest) = self.completed.map(in_days).unzip();
         let (failed_days, failed_rest) = self.failed.map(in_days).unzip();

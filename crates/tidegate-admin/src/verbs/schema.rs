@@ -1,6 +1,6 @@
 //! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each schema is derived
-//! from the report itself. Rows that the library passes on as the database writes them have their shapes in
-//! `rows`.
+//! from the report itself. Rows that a report passes on as the database writes them have their shapes in
+//! `views::rows`.
 //!
 //! Schemas are open: a later version may add fields.
 
@@ -18,8 +18,8 @@ pub struct Failed {
     pub report: Option<Value>,
 }
 
-/// Returns the schema of the library's answer to an action, such as `drain`; `None` if there is no such
-/// action.
+/// Returns the schema of the answer to an action that every program has, such as `drain`, or of `error`;
+/// `None` if there is no such action.
 pub fn of_action(action: &str) -> Option<Value> {
     match action {
         "error" => Some(plain::<Failed>()),
@@ -67,19 +67,19 @@ impl<'a> Words<'a> {
         paragraphs.map(|paragraph| paragraph.replace('\n', " "))
     }
 
-    /// Says what the field is. What follows a number needs no full stop.
+    /// What the field is, without "How many" and without a full stop, for use behind a number.
     pub fn about(self) -> String {
         let about = self.paragraphs().next().unwrap_or_default();
         let about = about.strip_prefix("How many ").unwrap_or(&about);
         about.trim_end_matches('.').to_owned()
     }
 
-    /// Says what to do about a list, line by line.
+    /// What to do about a list, line by line.
     pub fn advice(self) -> impl Iterator<Item = String> {
         self.paragraphs().skip(1)
     }
 
-    /// Says what a flag says.
+    /// The sentence of a flag that is true or false; `None` if its description has none for this value.
     pub fn sentence(self, is_true: bool) -> Option<String> {
         let begin = if is_true { "Whether " } else { "False if " };
         let about = self.paragraphs().next()?;
@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
         Some(first.chain(letters).collect())
     }
 
-    /// Returns the schema of a value of an enum, or null.
+    /// The schema of one value of an enum, or null.
     pub fn of(self, value: &Value) -> &'a Value {
         let within = ["oneOf", "anyOf"].map(|all| self.0[all].as_array());
         for one in within.into_iter().flatten().flatten() {
@@ -103,7 +103,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Returns a schema that stands alone: it contains everything that it refers to.
+/// A schema that contains everything that it refers to.
 fn plain<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.inline_subschemas = true;

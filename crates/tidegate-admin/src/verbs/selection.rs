@@ -82,7 +82,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns a selection of these events.
+    /// Selects these events, if they are live.
     pub fn of(ids: &[i64]) -> Self {
         Self {
             ids: Some(ids.to_vec()),
@@ -96,7 +96,7 @@ impl Selection {
         u8::from(report.refused.is_some() || (self.ids.is_some() && changed == 0))
     }
 
-    /// Returns the largest number of events to change.
+    /// The most events to change.
     fn limit(&self) -> Result<u32> {
         let limit = self.limit.unwrap_or(10_000);
         let (most, with) = match self.digest {
@@ -164,8 +164,9 @@ pub(super) use selected;
 struct ChangedPage {
     /// How many events the page had.
     matched: u64,
-    /// How many were changed. `ids` has the first 100 of them.
+    /// How many were changed, or would be.
     changed: u64,
+    /// The first 100 of them; in a dry run all of them, for its digest.
     ids: Vec<i64>,
     /// How many events the page had of each kind.
     kinds: BTreeMap<String, u64>,
@@ -211,7 +212,7 @@ pub(super) struct Pages {
 }
 
 impl BulkChange<'_> {
-    /// Changes the events.
+    /// Changes the events, or none if the request's digest does not match.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was
@@ -255,7 +256,6 @@ impl BulkChange<'_> {
         Ok(all)
     }
 
-    /// Returns the selection of these ids.
     fn exactly(&self, ids: &[i64]) -> Selection {
         Selection {
             dry_run: self.select.dry_run,
@@ -374,7 +374,7 @@ impl Pages {
     }
 }
 
-/// Returns the digest of ids, computed as for a replay's dry run.
+/// Computes the digest of ids as a replay's dry run does, in SQL.
 fn digest(ids: &[i64]) -> String {
     let texts: Vec<String> = ids.iter().map(i64::to_string).collect();
     hex(&Sha256::digest(texts.join(",")))

@@ -1,4 +1,4 @@
-//! The verb `services`: lists the outside services that have failed.
+//! The verb `services`: lists the outside services that failed, are paused or are limited.
 
 use tidegate_core::queue;
 

@@ -55,7 +55,7 @@ impl Verb for ShowRequest {
         let mut client = runtime.looking().await?;
         let event = match show(&client, self.id).await {
             Err(error) if error.is_corruption() => {
-                // The look that has failed answers nothing more.
+                // The transaction that has failed answers nothing more.
                 client = runtime.looking().await?;
                 show_bare(&client, self.id, &error).await?
             }

@@ -22,7 +22,7 @@ SELECT row_to_json(s)::text
          WHERE e.id = $1 AND c.id = $1
          ORDER BY e.finished_at DESC LIMIT 1) AS s";
 
-    /// What is stored about one event in the row itself.
+    /// The columns of one event that stand in the row itself, so they are readable even if others are not.
     BARE: "bare" [INT8] = "\
 SELECT to_jsonb(b)::text
   FROM (SELECT \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at
@@ -49,8 +49,8 @@ const ORDER: &str = "id kind status why created_at available_at deadline process
     finished_at kept_until attempts max_attempts last_error errors notes reported group_key correlation_id dedup_key \
     parent_id replay_of progress result";
 
-/// Returns the place of a field among those of an event: unknown ones come behind the others, and the payload
-/// last.
+/// Returns the place of a field among those of an event. Unknown fields come behind the known ones, and the
+/// payload comes last.
 pub fn place(field: &str) -> usize {
     let place = ORDER.split(' ').position(|known| known == field);
     place.unwrap_or(ORDER.len() + usize::from(field == "payload"))
@@ -67,8 +67,8 @@ pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Columns>> {
     document(client, &SHOW, &[&id]).await
 }
 
-/// Returns the columns of one event that are always readable, for one of which the database cannot read the
-/// others.
+/// Returns the columns in an event's row itself, when the database cannot read the others. `why` is the
+/// database's error, which `unreadable` repeats.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -110,12 +110,12 @@ pub struct Content {
 }
 
 impl Content {
-    /// Returns the id of the trace.
+    /// The trace id in `traceparent`; `None` if the event has no trace context.
     pub fn trace_id(&self) -> Option<&str> {
         self.traceparent.as_deref()?.split('-').nth(1)
     }
 
-    /// Whether the payload is sealed.
+    /// Whether the payload is sealed, judged by its first characters.
     pub fn is_sealed(&self) -> bool {
         let payload = self.payload.as_deref().unwrap_or_default();
         payload.trim_start().starts_with("{\"tidegate_sealed\":")
@@ -135,7 +135,7 @@ impl Runtime {
         let work = document(&client, &WORK, &[&id]).await?;
         let content = if with_content {
             match document(&client, &CONTENT, &[&id]).await {
-                // The page shows what there is without it.
+                // The caller shows the event without its content.
                 Err(error) if error.is_corruption() => None,
                 content => content?,
             }

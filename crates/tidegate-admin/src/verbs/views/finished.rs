@@ -1,4 +1,4 @@
-//! The views of finished events: how many ended when and how fast.
+//! The views of finished events: how many ended, when, and how fast.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
  GROUP BY b.kind ORDER BY b.kind";
 }
 
-/// The period of figures.
+/// The period of the figures, which ends now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Span {
     /// The last hour in minutes.
@@ -88,7 +88,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// All finished events.
+    /// All events that finished, whatever their state.
     pub const fn ended(&self) -> u64 {
         self.completed + self.rejected + self.failed
     }

@@ -32,7 +32,7 @@ pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
 /// The length of a list if the request does not set one.
 pub const LISTED: u32 = 50;
 
-/// Returns the length of a list.
+/// The length of a list: the requested one, or [`LISTED`].
 ///
 /// # Errors
 /// [`Error::Invalid`] if the length is not in [`LIMIT`].
@@ -42,7 +42,7 @@ pub(super) fn limit(limit: Option<u32>) -> Result<i64> {
     Ok(limit.into())
 }
 
-/// The most live events that are counted. Above it the number is an estimate.
+/// The most live events that are counted. Above this, their number is an estimate.
 pub const COUNTED: u32 = 100_000;
 
 /// The most drains in an overview.
@@ -190,7 +190,7 @@ pub struct Kind {
     pub retention_completed: String,
     /// The retention of other events.
     pub retention_failed: String,
-    /// The policy that its program declares.
+    /// The policy that its program has declared, as stored.
     pub policy: Map<String, Value>,
 }
 
@@ -245,7 +245,6 @@ impl Runtime {
         Ok(client)
     }
 
-    /// Returns the rows of a view.
     async fn view<T: DeserializeOwned>(
         &self,
         statement: &'static Statement,
@@ -254,7 +253,7 @@ impl Runtime {
         documents(&self.looking().await?, statement, values).await
     }
 
-    /// Returns the rights of the database login.
+    /// Returns what the login of this process may do.
     ///
     /// # Errors
     /// When the database fails.
@@ -282,7 +281,7 @@ impl Runtime {
         })
     }
 
-    /// Returns the latest finished drains.
+    /// Returns the latest finished drains, the last one first.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -290,7 +289,7 @@ impl Runtime {
         self.view(&DRAINS, &[&limit(Some(most))?]).await
     }
 
-    /// Returns the registered kinds with policy and retention.
+    /// Returns the registered kinds by name, at most 1,000.
     ///
     /// # Errors
     /// When the database fails.
@@ -298,7 +297,7 @@ impl Runtime {
         self.view(&KINDS, &[]).await
     }
 
-    /// Returns the targets that are declared, those first that do not answer.
+    /// Returns the declared targets, at most 1,000; first those that are not called.
     ///
     /// # Errors
     /// When the database fails.
@@ -306,7 +305,7 @@ impl Runtime {
         self.view(&TARGETS, &[]).await
     }
 
-    /// Returns the live events of a group in order.
+    /// Returns the first `most` live events of a group, in their order.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -314,7 +313,7 @@ impl Runtime {
         self.view(&GROUP, &[&key, &limit(Some(most))?]).await
     }
 
-    /// Returns audit entries, latest first.
+    /// Returns audit entries, latest first, each with the first ten events that it names.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -325,7 +324,7 @@ impl Runtime {
         self.view(&AUDIT, values).await
     }
 
-    /// Returns the partitions of the log with the planner's estimates.
+    /// Returns the partitions of the log with the planner's estimates of their rows, at most 500.
     ///
     /// # Errors
     /// When the database fails.
