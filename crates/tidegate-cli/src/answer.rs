@@ -1,4 +1,5 @@
-//! Owns the outcome of a verb: an answer, or the reason of a failure.
+//! Owns the answer of a verb, and how it gets to stdout: without commands to a terminal, and without an error
+//! if the reader of a pipe has gone.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ impl Answer {
         }
     }
 
-    /// Sets the exit code of the process: 1 when the verb found a fault.
+    /// Sets the exit code of the process, which is 0 otherwise.
     #[must_use]
     pub fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
@@ -57,12 +58,11 @@ impl Answer {
     }
 }
 
-/// Returns a report as a document.
 pub(crate) fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
 }
 
-/// Returns a report of the command line's own as a document, with the `action` of its verb.
+/// The document of a verb that only the command line has, with its `action`.
 pub(crate) fn own_document(action: &str, report: &impl serde::Serialize) -> Result<Value, Error> {
     let mut document = document(report)?;
     document["action"] = action.into();
@@ -100,8 +100,8 @@ pub(crate) fn print_error(text: &str) {
     flush(PATIENCE);
 }
 
-/// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some. Commands are
-/// those of the program that was called.
+/// Returns the lines of a text as [`shown`], except for tabs, which scripts for completions have. Commands in
+/// the text begin with the name of the program that was called, in place of `tidegate`.
 pub(crate) fn printable(text: &str) -> String {
     let program = program_name();
     let line = |line: &str| {
@@ -117,7 +117,7 @@ pub(crate) fn printable(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the name under which this program was called.
+/// The name under which this program was called.
 pub(crate) fn program_name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_stem);

@@ -1,6 +1,5 @@
-//! The arguments of the verbs that only the command line has, and of those of which it has a form of its own:
-//! flags and their help. The help of every verb contains an example. All other verbs are the library's
-//! requests.
+//! The arguments of the verbs that only the command line has, and of those to which it adds flags. The help
+//! of every verb contains an example. The arguments of all other verbs are the requests of `tidegate_admin`.
 
 #![expect(
     clippy::doc_markdown,
@@ -37,7 +36,7 @@ pub struct Cli {
     pub schema: Option<String>,
 }
 
-/// The verbs. The order is that of the help: the library's verbs stand ten apart.
+/// The verbs. `display_order` is their place in the help, where the verbs of [`Request`] stand ten apart.
 #[derive(Clone, Subcommand)]
 pub enum Verb {
     #[command(flatten)]
@@ -88,7 +87,7 @@ pub enum Verb {
     },
 }
 
-/// Returns the command line of every program.
+/// The command line that every program has.
 pub fn command() -> Command {
     let listed = Request::augment_subcommands(Command::new("tidegate"));
     let names = listed.get_subcommands().map(Command::get_name);

@@ -1,7 +1,15 @@
-//! Runs a [`Program`] as a command line. It parses flags, calls the library, and prints text for people or,
-//! with `--json`, one JSON document on stdout. It has no logic of its own: `args` defines the arguments,
-//! `verbs` call the library, and `text` formats answers for people. Exit codes: 0 done, 1 failed, 2 wrong
-//! usage, 3 the doctor found something.
+//! Runs a [`Program`] as a command line: reads flags, asks the program, and prints text for people or, with
+//! `--json`, one JSON document on stdout.
+//!
+//! It owns the arguments that no request of `tidegate_admin` has (`args`), the verbs that only a command line
+//! has or that show a bar (`verbs`), how a report reads (`text`), the JSON that terminals and pipes get
+//! (`answer`), and the project that `tidegate new` writes (`starter`). It knows no SQL, and nothing of what a
+//! request does: `tidegate_admin` does that.
+//!
+//! [`CommandLine::run`] finds the verb (`own`), starts the program with the settings, and runs the request
+//! over the database. The report becomes an [`Answer`], of which the document or the text goes to stdout.
+//! Logs, bars and errors go to stderr. `publish` puts an event into the queue; `drain` runs its handlers in
+//! this process. Exit codes: 0 done, 1 failed or nothing done, 2 wrong usage, 3 the doctor found something.
 //!
 //! A complete `main`:
 //!
@@ -74,7 +82,7 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
     }
 }
 
-/// Runs the future of a verb on its own runtime.
+/// Starts the logs, and runs the future of a verb on a runtime of its own.
 fn block_on(
     origin: &'static str,
     answer: impl Future<Output = Result<Answer, Failure>>,
@@ -164,14 +172,13 @@ fn fail(failure: &Failure, verb: &clap::Command, as_json: bool) -> ExitCode {
     }
 }
 
-/// Returns an error with the flags and arguments of the verb in place of the request's fields with which it
-/// begins.
+/// Replaces the fields of the request, with which an error begins, by the flags and arguments of the verb.
 fn with_flags(error: &str, verb: &clap::Command) -> String {
     let Some((fields, why)) = error.split_once(": ") else {
         return error.to_owned();
     };
     let named = fields.split(", ").map(|field| {
-        // The database calls it otherwise.
+        // So the database calls this field.
         let id = if field == "group_key" { "group" } else { field };
         let argument = verb.get_arguments().find(|arg| arg.get_id() == id)?;
         Some(match (argument.get_long(), argument.get_value_names()) {
@@ -185,7 +192,7 @@ fn with_flags(error: &str, verb: &clap::Command) -> String {
     format!("{named}: {why}")
 }
 
-/// Returns the counts of a failed drain. Such a drain has no stop reason.
+/// The counts of a failed drain, which has no stop reason.
 fn counts(report: &DrainReport) -> Value {
     let mut counts = json!(report);
     if let Some(fields) = counts.as_object_mut() {
@@ -194,7 +201,7 @@ fn counts(report: &DrainReport) -> Value {
     counts
 }
 
-/// Returns the report of a run of the same length that did nothing.
+/// The report of a run of the same length that did nothing.
 fn untouched(report: &DrainReport) -> DrainReport {
     let mut idle = DrainReport::default();
     idle.elapsed_ms = report.elapsed_ms;

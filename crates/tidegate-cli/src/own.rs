@@ -71,7 +71,7 @@ struct Own {
 enum OwnAnswer {
     /// With the program and its settings.
     Served(Box<AnswerOwn>),
-    /// With neither.
+    /// Without the program and without settings.
     Alone(Box<AnswerAlone>),
 }
 
@@ -97,7 +97,9 @@ impl Ask {
 
 /// The chosen verb.
 enum Chosen {
+    /// A verb that every program has.
     OfAll(Box<Verb>),
+    /// The number of one of the program's own verbs, and its arguments.
     OfOwn(usize, ArgMatches),
 }
 
@@ -106,9 +108,8 @@ struct Arguments {
     chosen: Chosen,
     /// The verb's command.
     verb: Command,
-    /// Whether to print JSON.
     json: bool,
-    /// The queue's schema.
+    /// The queue's schema, if a flag names it.
     schema: Option<String>,
 }
 
@@ -224,7 +225,7 @@ impl CommandLine {
         }
     }
 
-    /// Returns the whole command line.
+    /// The whole command line, with the program's own verbs.
     fn command(&self) -> Command {
         let own = self.verbs.iter().map(|own| own.command.clone());
         let colours = if colour::is_refused() {
@@ -238,7 +239,7 @@ impl CommandLine {
         all.subcommands(own).color(colours)
     }
 
-    /// Answers the verbs about the command line itself.
+    /// Answers the verbs about the command line itself, which need no program; `None` for any other verb.
     fn describe(&self, chosen: &Chosen) -> Option<Result<Answer, Error>> {
         let Chosen::OfAll(verb) = chosen else {
             return None;
@@ -259,7 +260,7 @@ impl CommandLine {
         }
     }
 
-    /// Returns the schemas of all verbs that have one, by verb, and the schema of a failure.
+    /// The schemas of all verbs that have one, by verb, and the schema of a failure under `error`.
     fn schemas(&self) -> Map<String, Value> {
         let all = args::command();
         let all = all.get_subcommands().map(|verb| verb.get_name().to_owned());
@@ -272,7 +273,6 @@ impl CommandLine {
         all.chain(own).collect()
     }
 
-    /// Parses the process's arguments.
     fn arguments(&self) -> Result<Arguments, clap::Error> {
         let mut command = self.command();
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;

@@ -35,7 +35,7 @@ const FILES: [(&str, &str); 15] = [
     file!("tests/handlers.rs"),
 ];
 
-/// Our crates that a project depends on.
+/// The crates of Tidegate that a project depends on.
 const CRATES: [&str; 5] = [
     "tidegate",
     "tidegate-admin",
@@ -133,7 +133,7 @@ pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>
     Ok(FILES.iter().map(|(path, _)| *path).collect())
 }
 
-/// Returns how the project finds each of our crates in a checkout.
+/// How the project finds each of [`CRATES`] in a checkout.
 fn of_checkout(checkout: &Path) -> Result<[String; CRATES.len()], Error> {
     let refused = |why: &str| {
         let must = "must be a checkout of Tidegate";

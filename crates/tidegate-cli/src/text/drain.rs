@@ -57,7 +57,7 @@ impl Text for DrainRequest {
     }
 }
 
-/// Describes what a drain did until it failed.
+/// What people read of a drain that failed: what it did until then.
 pub fn broken_off(report: &DrainReport) -> String {
     let table = counts("events", &ended(report));
     format!("failed after {}\n{table}", coarse(report.elapsed_ms))

@@ -6,7 +6,7 @@ use console::measure_text_width;
 /// A column of a table of rows: its head and its cells.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
-/// How far what continues a line is indented.
+/// The indentation of what continues a line.
 const INDENT: usize = 6;
 
 /// Returns the width of lines: `COLUMNS`, or that of the terminal to which the answer goes. `None` if there
@@ -19,7 +19,7 @@ pub fn width() -> Option<usize> {
     width.map(|width| width.max(20))
 }
 
-/// Formats a table of this width.
+/// Formats a table of at most this width, as [`grid`] does.
 pub fn table<T>(rows: &[T], columns: &[Column<T>], width: Option<usize>) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
@@ -29,8 +29,8 @@ pub fn table<T>(rows: &[T], columns: &[Column<T>], width: Option<usize>) -> Stri
     grid(&heads, &cells, &[], width)
 }
 
-/// Formats a table of this width. If a row does not fit, its last cells continue below it, each with its
-/// head. No cell is cut. `below` has what stands below each row.
+/// Formats a table of at most this width. If a row does not fit, the last cells of every row continue below
+/// it, each with its head. No cell is cut. `below` has further lines for below each row.
 pub fn grid(
     heads: &[String],
     cells: &[Vec<String>],
@@ -67,7 +67,7 @@ pub fn grid(
     text
 }
 
-/// Lays out the first columns: a line of heads, and one for each row.
+/// Lays out the first `kept` columns: a line of heads, and one for each row.
 fn lines(heads: &[String], rows: &[Vec<String>], kept: usize) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -79,7 +79,7 @@ fn lines(heads: &[String], rows: &[Vec<String>], kept: usize) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Breaks a line at its spaces, and a word that is longer than a line within. What continues it is indented.
+/// Breaks a line at its spaces, or within a word that is longer than a line. What continues it is indented.
 fn wrap(line: &str, indent: usize, width: usize) -> String {
     let (mut lines, mut rest) = (String::new(), line.to_owned());
     while measure_text_width(&rest) > width {

@@ -39,7 +39,7 @@ impl Text for ListRequest {
     }
 }
 
-/// Returns an event's kind, with a mark if the program does not have it.
+/// An event's kind, with a mark if the program does not have it.
 fn kind_of(event: &Value) -> String {
     let mark = if is_foreign(event) { "*" } else { "" };
     format!("{}{mark}", cell(&event["kind"]))
@@ -49,8 +49,8 @@ fn is_foreign(event: &Value) -> bool {
     event["handled"] == false
 }
 
-/// Returns the command line of the next page, after this id. A relative time such as "2h" stays relative.
-/// Therefore the page may lose events that have become too old in the meantime.
+/// The command for the next page, after this id. A relative time such as `2h` stays relative, so the page may
+/// lack events that have become too old in the meantime.
 fn next_page(last: i64) -> String {
     let mut command = "tidegate".to_owned();
     let mut arguments = std::env::args().skip(1);

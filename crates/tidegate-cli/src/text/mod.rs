@@ -30,11 +30,11 @@ const SHOWN: usize = 10;
 
 /// What people read of a report that has a text of its own.
 pub trait Text: Verb {
-    /// Describes what was done or found.
+    /// Describes what was done or found, in lines of any length.
     fn text(&self, report: &Self::Report) -> String;
 }
 
-/// Adds a line for each service that is not called.
+/// A line for each service that is not called.
 fn down(services: &[ServiceStatus]) -> String {
     let lines = services.iter().map(|service| {
         format!(
@@ -48,7 +48,6 @@ fn down(services: &[ServiceStatus]) -> String {
     lines.collect()
 }
 
-/// Describes whether a service is called.
 fn state(state: ServiceState) -> &'static str {
     match state {
         ServiceState::Closed => "called",
@@ -116,7 +115,6 @@ fn short(value: &Value) -> String {
     shown(&line.chars().take(80).collect::<String>())
 }
 
-/// Formats a timestamp to the second.
 fn instant(value: &Value) -> String {
     in_seconds(&cell(value))
 }
@@ -125,7 +123,7 @@ fn instant(value: &Value) -> String {
 fn in_seconds(time: &str) -> String {
     let mut text = String::new();
     match parse_time(time) {
-        // It fails for years that nobody has events of, and panics before 1970.
+        // `humantime` fails for years after 9999, and panics before 1970.
         Ok(at)
             if at >= UNIX_EPOCH
                 && write!(text, "{}", humantime::format_rfc3339_seconds(at)).is_ok() =>
@@ -136,13 +134,13 @@ fn in_seconds(time: &str) -> String {
     }
 }
 
-/// Formats a time, which is negative if a clock was set back.
+/// Formats a duration. A negative one, after a clock was set back, is left out.
 fn time(milliseconds: Option<i64>) -> String {
     let milliseconds = milliseconds.and_then(|time| u64::try_from(time).ok());
     milliseconds.map(coarse).unwrap_or_default()
 }
 
-/// Formats a duration; above one second without milliseconds.
+/// Formats a duration, from one second on without milliseconds.
 fn coarse(milliseconds: u64) -> String {
     let duration = match milliseconds {
         0..1000 => Duration::from_millis(milliseconds),

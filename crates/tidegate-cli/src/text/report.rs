@@ -1,6 +1,6 @@
-//! Draws the report of any verb: a line that says whether it was done, then its fields, its lists as tables,
-//! and what is true of it. The JSON Schema of the report says what a field means, so nothing here knows a
-//! verb by name: see [`Words`].
+//! Draws the report of any verb: a line that says whether an action was done, then fields, lists as tables,
+//! and a sentence for each flag. The JSON Schema of the report says what a field means, so nothing here knows
+//! a verb by name: see [`Words`].
 //!
 //! A `title` replaces the name of a field or a value of an enum. A list with `maxItems` is a sample. A text
 //! of the format `commands` stands below its row, to be copied.
@@ -12,7 +12,7 @@ use tidegate_admin::schema::{self, Words};
 
 use super::{SHOWN, coarse, fold, in_seconds, shown};
 
-/// The fields of which the first line says what there is to say.
+/// The fields that are not drawn: the first line says what people need of them.
 const SAID: [&str; 4] = ["action", "digest", "dry_run", "refused"];
 
 /// What is drawn of a report.
@@ -28,7 +28,7 @@ struct Drawn {
     width: Option<usize>,
 }
 
-/// Describes what was done or found, in tables of this width.
+/// Describes what was done or found, with tables of at most this width.
 pub fn text(reported: &Reported, width: Option<usize>) -> String {
     let schema = schema::of_action(reported.verb).unwrap_or_default();
     let members = reported.document.members();
@@ -140,7 +140,7 @@ impl Drawn {
                 names.push(name);
             }
         }
-        // What is also there in words is for programs.
+        // A field in milliseconds beside the same one in words is for programs.
         let is_twice = |name: &str| names.iter().any(|other| format!("{other}_ms") == name);
         let shown = names
             .iter()
@@ -152,7 +152,7 @@ impl Drawn {
         let mut columns: Vec<(&str, Vec<String>)> = columns.collect();
         columns.retain(|(_, cells)| cells.iter().any(|cell| !cell.is_empty()));
         columns.sort_by_key(|(name, _)| *name != "state");
-        // What is true says so itself.
+        // The cells of a flag are its name, so its column needs no head.
         let is_flag = |name: &str| fields[name]["type"] == "boolean";
         let head = |name: &str| {
             if is_flag(name) {
@@ -268,7 +268,7 @@ fn cell(name: &str, schema: &Value, value: &Value) -> String {
     }
 }
 
-/// The first of several values.
+/// The first [`SHOWN`] of several values, and how many more there are.
 fn several<T>(
     values: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     text: impl Fn(T) -> String,

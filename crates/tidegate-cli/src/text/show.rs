@@ -20,7 +20,7 @@ impl Text for ShowRequest {
     }
 }
 
-/// Describes everything that is stored about an event, one line for each field with a value.
+/// One line for each field with a value, in the order of [`views::place`].
 fn event(event: &Columns) -> String {
     let mut text = String::new();
     let mut fields: Vec<_> = event.iter().collect();

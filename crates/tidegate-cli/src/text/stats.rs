@@ -4,7 +4,7 @@ use tidegate_admin::{ExpiringKind, KindStats, StatsReport, StatsRequest};
 
 use super::{Text, coarse, down, in_seconds, percent, shown, table, time};
 
-/// One line for the whole, then one per kind.
+/// The figures of the whole queue, then a line for each kind that has any.
 impl Text for StatsRequest {
     fn text(&self, report: &Self::Report) -> String {
         let (busy, quiet): (Vec<&KindStats>, Vec<&KindStats>) =
@@ -51,7 +51,7 @@ fn says_something(kind: &KindStats) -> bool {
     kind.paused || kind.events + kind.completed + kind.completed_with_errors + kind.failed > 0
 }
 
-/// Adds a line for each kind with events that will miss their deadline.
+/// A line for each kind with events that will miss their deadline.
 fn expiring(kinds: &[ExpiringKind]) -> String {
     let lines = kinds.iter().map(|kind| {
         format!(
@@ -64,7 +64,7 @@ fn expiring(kinds: &[ExpiringKind]) -> String {
     lines.collect()
 }
 
-/// Describes the number of live events and their age.
+/// The number of live events and the age of the oldest.
 fn depth(stats: &StatsReport) -> String {
     match stats.backlog {
         events if stats.is_estimate => format!(
@@ -80,7 +80,7 @@ fn depth(stats: &StatsReport) -> String {
     }
 }
 
-/// Describes the figures of the whole queue in one line.
+/// The other figures of the whole queue, in one line.
 fn overall(stats: &StatsReport) -> String {
     format!(
         "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {} failed, {} rejected; \

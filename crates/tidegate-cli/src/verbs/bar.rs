@@ -1,5 +1,5 @@
-//! Owns the progress bar of this process. A log line that is written to the same terminal does not tear it:
-//! the bar goes, the line is written, and the bar comes back.
+//! Owns where the progress bar of a drain stands. A log line that is written to the same terminal does not
+//! tear it: the bar goes, the line is written, and the bar comes back.
 
 use std::io::{Result, Write, stderr};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ pub fn show(bar: Option<ProgressBar>) {
     *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
-/// Writes log lines to stderr.
+/// Writes log lines to stderr, above the bar if there is one.
 pub struct BesideBar;
 
 impl Write for BesideBar {

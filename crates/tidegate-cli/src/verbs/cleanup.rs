@@ -1,4 +1,4 @@
-//! Runs a cleanup, with a progress line on a terminal.
+//! Runs a cleanup, with a line of its progress on a terminal.
 
 use std::io::IsTerminal;
 
@@ -29,7 +29,7 @@ pub async fn cleanup(
     Ok(answered(Reported::of(request, &report?)?))
 }
 
-/// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.
+/// Shows counts without a total: how many rows there are to remove is only known when they are removed.
 fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {

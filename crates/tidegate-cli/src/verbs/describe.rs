@@ -11,7 +11,7 @@ use tidegate::Error;
 use crate::answer::{Answer, own_document};
 use crate::report::{Completions, Man, Schemas};
 
-/// Prints the script that completes this command line in a shell.
+/// Answers with the script that completes this command line in a shell.
 pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Answer, Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
@@ -23,7 +23,7 @@ pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Ans
     Ok(Answer::new(document, report.script))
 }
 
-/// Prints the manual page of the command line or, if a folder is given, writes it and a page for each verb.
+/// Answers with the manual page of the command line. With a folder, writes this page and one for each verb.
 pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer, Error> {
     let mut command = command.display_name(name).bin_name(name);
     let Some(folder) = folder else {
@@ -55,8 +55,8 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
     Ok(Answer::new(own_document("man", &report)?, text))
 }
 
-/// Returns the command line and its verbs, with their own verbs, each with the name of its page. `help` is
-/// left out, because its page would say nothing.
+/// The command line and its verbs, each with the name of its page. `help` is left out, because its page would
+/// say nothing.
 fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
     let mut pages = vec![(name.to_owned(), command.clone())];
     let verbs = command
@@ -76,8 +76,8 @@ fn page(command: &Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Prints the schema of one verb's document, or of all verbs. The text for people is the bare schema, so that
-/// a validator can read it.
+/// Answers with the schema of one verb's document, or with all of them. The text for people is the bare
+/// schema, so that a validator can read it.
 pub fn schema(schemas: Map<String, Value>, verb: Option<&str>) -> Result<Answer, Error> {
     let (text, schemas) = match verb {
         None => (pretty(&Value::Object(schemas.clone()))?, schemas),

@@ -1,4 +1,4 @@
-//! The verbs: each calls the library and turns its report into an answer.
+//! The verbs: each asks the program, and turns the report into an answer.
 
 pub mod bar;
 mod cleanup;
@@ -29,7 +29,7 @@ pub async fn answer(runtime: &Runtime, verb: Verb, json: bool) -> Result<Answer,
     }
 }
 
-/// Answers a verb of the library's list.
+/// Answers a request as the command line would, but without a bar.
 ///
 /// # Errors
 /// As [`Runtime::run`].
@@ -41,17 +41,16 @@ pub async fn listed(runtime: &Runtime, request: &Request) -> Result<Answer, Erro
     }
 }
 
-/// Answers a verb whose report has a text of its own.
 async fn run<V: Text>(runtime: &Runtime, wanted: &V) -> Result<Answer, Error> {
     written(wanted, &runtime.run(wanted).await?)
 }
 
-/// Returns the answer with a report that has a text of its own.
+/// The answer with a report that has a text of its own.
 fn written<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
     Ok(fitted(Reported::of(wanted, report)?, wanted.text(report)))
 }
 
-/// Returns the answer with this report.
+/// The answer with a report whose text is drawn from its schema.
 fn answered(reported: Reported) -> Answer {
     let text = report::text(&reported, width());
     fitted(reported, text)
@@ -64,7 +63,7 @@ fn fitted(reported: Reported, mut text: String) -> Answer {
     Answer::new(reported.document, text).with_code(reported.code)
 }
 
-/// A verb that is answered earlier, before a runtime exists.
+/// The error for the verbs that `CommandLine` answers earlier, before a runtime exists.
 fn no_verb() -> Error {
     Error::Invalid("this verb does not use the program".to_owned())
 }

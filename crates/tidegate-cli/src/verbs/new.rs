@@ -1,5 +1,4 @@
-//! Writes a starter project. It is the only verb without a program's settings, because it runs before there
-//! are any.
+//! Writes a starter project. It needs neither settings nor a database.
 
 use tidegate::Error;
 

@@ -16,7 +16,7 @@ use crate::answer::Answer;
 /// The file is readable by everyone, because the collector usually runs as another user.
 const MODE: u32 = 0o644;
 
-/// Fails if the database does not answer. The metrics then say so.
+/// Fails if the database does not answer, but first writes metrics that say so.
 pub async fn status(runtime: &Runtime, output: Option<&Path>) -> Result<Answer, Failure> {
     if let Some(path) = output {
         check(path)?;
@@ -45,7 +45,7 @@ pub async fn status(runtime: &Runtime, output: Option<&Path>) -> Result<Answer, 
     Ok(Answer::new(Value::Null, text))
 }
 
-/// The collector reads no other files.
+/// Refuses a file that the collector would not read.
 fn check(path: &Path) -> Result<(), Error> {
     if path.extension() == Some(OsStr::new("prom")) && path.file_stem().is_some() {
         return Ok(());

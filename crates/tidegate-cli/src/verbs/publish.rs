@@ -1,4 +1,4 @@
-//! Publishes events.
+//! Publishes an event, and wakes a drain.
 
 use tidegate::NewEvent;
 use tidegate_admin::program::{Failure, Runtime};

@@ -1,5 +1,5 @@
-//! Prints the status, as text or for Prometheus, once or at intervals. A database that does not answer is
-//! reported in its place, and tried again.
+//! Prints the status, as text or for Prometheus, once or at intervals. With `--watch`, the error of a
+//! database that does not answer is printed in place of the status, and the database is asked again.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::answer::{Answer, printable};
 use crate::args::{StatusArgs, StatusFormat};
 use crate::colour;
 
-/// A database that takes longer counts as unavailable.
+/// With `--watch`, a database that takes longer counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Moves a terminal's cursor to its first place and clears all that follows.
