@@ -9,7 +9,7 @@ use crate::form::Form;
 use crate::html::reason;
 use crate::link::Link;
 
-/// What cannot be undone: verbs, and things that a verb does.
+/// What cannot be undone: verbs, and flags of verbs that do one of several things.
 const GRAVE: [&str; 3] = ["cancel", "cleanup", "retire"];
 
 /// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
@@ -27,7 +27,7 @@ pub(crate) fn offer(
     form(ctx, verb, label, of, &fields)
 }
 
-/// As [`offer`], with these fields.
+/// As [`offer`], with fields that are rendered already.
 pub(crate) fn form(
     ctx: &PageContext,
     verb: &str,
@@ -68,7 +68,7 @@ pub(crate) struct Confirmation<'a> {
     pub digest: &'a str,
     /// Further fields to fill in.
     pub further: Markup,
-    /// What happens if something has changed.
+    /// What happens if the events have changed since the dry run.
     pub note: &'a str,
 }
 

@@ -26,7 +26,7 @@ static VERBS: LazyLock<Command> =
 /// rest.
 const BUDGET: &str = "10s";
 
-/// The fields that forms do not ask for as they do for others.
+/// The fields that are filled in, or asked for in a way of their own.
 const FILLED: [&str; 5] = ["actor", "budget", "digest", "dry_run", "reason"];
 
 /// The states of events.
@@ -39,39 +39,39 @@ const STATUSES: [(&str, &str); 6] = [
     ("FAILED", "failed"),
 ];
 
-/// An action.
+/// A verb; an action, if it has an actor.
 #[derive(Clone, Copy)]
 pub(crate) struct Action(&'static Command);
 
-/// A field of an action.
+/// A flag or an argument of a verb, which is a field of its form.
 #[derive(Clone, Copy)]
 pub(crate) struct Field(&'static Arg);
 
 /// How a request is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent<'a> {
-    /// Of the events that it names.
+    /// Do it to what the request names.
     Direct,
-    /// To see what it would do.
+    /// Show what it would do.
     DryRun,
-    /// As a dry run with this digest has shown.
+    /// Do exactly what the dry run with this digest has shown.
     As(&'a str),
-    /// As a dry run has shown, which has no digest that the request could carry.
+    /// Do what a dry run has shown, of a verb whose requests have no digest.
     Confirmed,
 }
 
 impl Action {
-    /// Returns all actions.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let verbs = VERBS.get_subcommands().map(Self);
         verbs.filter(|action| action.has("actor"))
     }
 
-    /// Returns a verb, which need not be an action.
+    /// The verb of this name, which need not be an action.
     pub(crate) fn of(name: &str) -> Option<Self> {
         VERBS.find_subcommand(name).map(Self)
     }
 
+    /// The action of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::of(name).filter(|action| action.has("actor"))
     }
@@ -80,7 +80,6 @@ impl Action {
         self.0.get_name()
     }
 
-    /// Its name as a title.
     pub(crate) fn title(self) -> String {
         title(self.name())
     }
@@ -99,18 +98,18 @@ impl Action {
         self.has("digest")
     }
 
-    /// Whether it has a field of this name.
+    /// Whether its request has a field of this name.
     pub(crate) fn has(self, id: &str) -> bool {
         self.0.get_arguments().any(|field| field.get_id() == id)
     }
 
-    /// Returns the field of this name.
+    /// The field of this name, as forms and addresses spell it.
     pub(crate) fn field(self, name: &str) -> Option<Field> {
         let mut fields = self.0.get_arguments().map(Field);
         fields.find(|field| field.name() == name)
     }
 
-    /// Returns the fields that people fill in, or that select events.
+    /// The fields that people fill in, or that select events.
     pub(crate) fn fields(self) -> impl Iterator<Item = Field> {
         let fields = self.0.get_arguments().map(Field);
         fields.filter(|field| !FILLED.contains(&field.id()))
@@ -163,7 +162,7 @@ impl Action {
         Ok(Request::read(&self.name().replace('-', "_"), fields)?)
     }
 
-    /// Returns the command line that does the same, without the reason.
+    /// The command that does the same, without the reason.
     pub(crate) fn command(self, sent: &Form, flags: &str) -> String {
         let written = self.fields().map(|field| field.written(sent));
         format!(
@@ -174,8 +173,8 @@ impl Action {
     }
 }
 
-/// Runs an action, and starts a drain if it has made events ready. That nothing could be done is a conflict:
-/// the page showed an outdated state.
+/// Runs an action, and wakes a drain, because events may be ready now. If nothing could be done, that is a
+/// conflict: the page showed an outdated state.
 pub(crate) async fn done(ctx: &PageContext, request: &Request) -> Result<Answer, Problem> {
     let answer = tidegate_cli::answer(ctx.runtime(), request).await?;
     if !answer.is_done() {
@@ -218,7 +217,6 @@ impl Field {
         self.is::<TimeArg>()
     }
 
-    /// Returns the value, if there is one.
     fn read(self, sent: &Form) -> Result<Option<Value>, Problem> {
         let name = self.name();
         let values = sent.all(&name).map(|text| self.value(&name, text));
@@ -243,7 +241,7 @@ impl Field {
         Ok(json!(text.trim()))
     }
 
-    /// The field of a form, with what was given before.
+    /// Renders the field, with what was given before.
     pub(crate) fn input(self, given: &Form) -> Markup {
         let (name, help) = (self.name(), sentence(self.0.get_help()));
         let value = given.text(&name).unwrap_or_default();
@@ -262,7 +260,7 @@ impl Field {
         }
     }
 
-    /// How the command line has it.
+    /// The flag or argument with its values, for a command line.
     fn written(self, sent: &Form) -> String {
         let name = self.name();
         let flag = name.replace('_', "-");

@@ -31,7 +31,6 @@ impl Asset {
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The stylesheet.
 pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../assets/console.css");
     Asset::new("console", "css", "text/css; charset=utf-8", bytes)
@@ -59,7 +58,7 @@ pub(crate) static ICON: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("icon", "svg", "image/svg+xml", bytes)
 });
 
-/// Serves one of them.
+/// Serves the file of this path; 404 if there is none, for example after an update.
 pub(crate) async fn serve(Path(name): Path<String>) -> Response {
     let all = [&*STYLE, &*CODE, &*HTMX, &*ICON];
     let path = format!("/assets/{name}");

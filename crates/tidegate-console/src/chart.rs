@@ -11,7 +11,7 @@ use crate::html::{millis, number, share};
 /// The height of a chart in its own units; its width is a hundred for each step.
 const HEIGHT: u64 = 1000;
 
-/// Returns all steps of the span up to now, including those without figures.
+/// All steps of the span up to now, including those without events.
 pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step> {
     let now = now.duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap_or_default().as_secs();
@@ -28,7 +28,7 @@ pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step>
     places.map(|place| of(first + place * step)).collect()
 }
 
-/// The name of a span.
+/// The name of a span, within a sentence.
 pub(crate) fn name(span: Span) -> &'static str {
     match span {
         Span::Hour => "the last hour",
@@ -218,7 +218,7 @@ fn figure(
     }
 }
 
-/// The bounds of the latencies that are counted, in milliseconds.
+/// The bounds of the latency histogram, in milliseconds: those of `tidegate.minute_stats`.
 const BOUNDS: [u64; 8] = [50, 250, 1000, 5000, 30_000, 120_000, 600_000, 3_600_000];
 
 /// Draws the latency distribution of a kind as a small histogram.

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 /// How long a page waits for a run that it has started.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The same where nothing runs between two requests.
+/// As [`PATIENCE`], where nothing runs between two requests.
 pub(crate) const PATIENCE_IF_FROZEN: Duration = Duration::from_secs(20);
 
 /// A run that takes longer is given up.
@@ -37,13 +37,13 @@ pub(crate) struct Examined {
     pub result: Result<DoctorReport, Problem>,
 }
 
-/// The state of the checks.
+/// The last result, for all readers.
 #[derive(Default)]
 pub(crate) struct Checkup(Arc<watch::Sender<Seen>>);
 
 impl Checkup {
-    /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for
-    /// one, and waits for it for a moment.
+    /// Returns the last result. If there is none, if it is old, or if the reader asks for a run, starts a run
+    /// and waits for its end, but no longer than `patience`.
     pub(crate) async fn look<F>(&self, is_requested: bool, patience: Duration, examine: F) -> Seen
     where
         F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
@@ -66,7 +66,7 @@ impl Checkup {
 impl Seen {
     fn is_old(&self) -> bool {
         let age = self.last.as_ref().map(|last| last.at.elapsed());
-        // A clock that was set back makes it old.
+        // A clock that was set back makes the result old.
         age.is_none_or(|age| age.is_err() || age.is_ok_and(|age| age > FRESH))
     }
 }
@@ -75,7 +75,7 @@ async fn run<F>(seen: Arc<watch::Sender<Seen>>, examine: F)
 where
     F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
 {
-    // A task of its own, so that a panic of a check does not leave a run that never ends.
+    // A task of its own, so that after a panic of a check no run seems to be under way for ever.
     let examining = tokio::spawn(tokio::time::timeout(LIMIT, examine));
     let result = match examining.await {
         Ok(Ok(report)) => report.map_err(Problem::from),

@@ -52,7 +52,7 @@ impl PageContext {
         Err(Problem::forbidden("You have read-only access."))
     }
 
-    /// Leads to another page, which shows the message.
+    /// Redirects to another page, which shows the message.
     #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
     pub(crate) fn lead(&self, to: &str, text: &str) -> Answered {
         let cookie = flash::carried(text, &self.shared.settings);
@@ -60,12 +60,13 @@ impl PageContext {
         Ok((cookie, Redirect::to(to)).into_response())
     }
 
-    /// Whether payloads are shown.
+    /// Whether the console and the database allow to show payloads, results and details of errors.
     pub(crate) fn shows_content(&self) -> bool {
         self.shared.settings.shows_content && self.rights.content
     }
 
-    /// The registered kinds, which fields for a kind suggest. A part of a page that is renewed has none.
+    /// The registered kinds, which fields for a kind suggest. The part of a page that is renewed has no such
+    /// field.
     pub(crate) async fn kinds(&self) -> Result<Markup, Error> {
         if self.is_part {
             return Ok(html! {});

@@ -8,7 +8,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::settings::Settings;
 use crate::who::cookie;
 
-/// The cookie's name.
 const NAME: &str = "tidegate_done";
 
 /// The longest message, in characters. Browsers accept cookies of 4 KB.
@@ -23,7 +22,7 @@ pub(crate) fn read(headers: &HeaderMap) -> Option<String> {
 
 /// The cookie that carries a message to the next page.
 pub(crate) fn carried(text: &str, settings: &Settings) -> Option<HeaderValue> {
-    // The columns of the command line's text.
+    // In the command line's text, two spaces separate columns.
     let line = |line: &str| {
         let columns = line
             .split("  ")

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// Refuses the character that Postgres has in no text.
+    /// Refuses NUL, which no text in Postgres can contain.
     fn checked(self) -> Result<Self, Problem> {
         match self.0.iter().find(|(_, value)| value.contains('\0')) {
             None => Ok(self),
@@ -38,13 +38,12 @@ impl Form {
         self.text(name).map(str::to_owned)
     }
 
-    /// Returns a required field.
     pub(crate) fn needed(&self, name: &str) -> Result<&str, Problem> {
         self.text(name)
             .ok_or_else(|| Problem::invalid(format!("{name}: must be given")))
     }
 
-    /// Whether a checkbox is ticked.
+    /// Whether a field is filled in, or a checkbox ticked.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.text(name).is_some()
     }
@@ -55,7 +54,7 @@ impl Form {
         self.all(name).map(value).collect()
     }
 
-    /// Replaces a field.
+    /// Replaces all values of a name.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.0.retain(|(known, _)| known != name);
         self.0.push((name.to_owned(), value.to_owned()));
@@ -113,7 +112,7 @@ impl Form {
     }
 }
 
-/// The query of a request.
+/// The fields in the address of a request.
 pub(crate) struct Params(pub Form);
 
 impl<S: Send + Sync> FromRequestParts<S> for Params {
@@ -126,7 +125,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
     }
 }
 
-/// The form of a request.
+/// The fields in the body of a request.
 pub(crate) struct Posted(pub Form);
 
 impl<S: Send + Sync> FromRequest<S> for Posted {

@@ -1,8 +1,8 @@
 //! Checks every request: the host name, the person, the rate, and that a change comes from a page of the
 //! console.
 //!
-//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers send the
-//! origin of a request in `Sec-Fetch-Site`, older ones at least in `Origin`. A request with neither is
+//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers say in
+//! `Sec-Fetch-Site` where a request comes from, older ones at least in `Origin`. A change with neither is
 //! refused.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ const AT_ONCE: f64 = 120.0;
 /// of a page.
 const BUSY_FOR_S: u64 = 5;
 
-/// The most people whose rate is tracked.
+/// The most people whose rate is tracked. With one more, all begin anew.
 const MOST_CALLERS: usize = 10_000;
 
 /// Limits the rate of each person.
@@ -63,13 +63,14 @@ impl Pace {
 #[derive(Clone)]
 pub(crate) struct FunctionHost(pub String);
 
-/// The state of the checks.
+/// What the checks of a request need.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub shared: Arc<ConsoleState>,
     pub pace: Arc<Pace>,
-    /// The requests at work, of all people and of each.
+    /// The places for requests of all people together.
     pub places: FairQuota<()>,
+    /// The places for requests of each person.
     pub people: FairQuota<String>,
 }
 
@@ -171,7 +172,7 @@ fn answers_to(settings: &Settings, host: &str) -> bool {
     is_this_machine(name) || settings.hosts.iter().any(is)
 }
 
-/// Renders the page of a problem.
+/// Puts the page of a problem in place of an error.
 pub(crate) async fn explain(
     State(shared): State<Arc<ConsoleState>>,
     request: Request,

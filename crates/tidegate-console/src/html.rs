@@ -35,7 +35,6 @@ pub(crate) fn line(text: Option<&str>) -> Markup {
     })
 }
 
-/// Renders a missing value.
 pub(crate) fn nothing() -> Markup {
     html! { span.none { "–" } }
 }
@@ -76,7 +75,7 @@ pub(crate) fn share(part: u64, all: u64) -> String {
     }
 }
 
-/// Formats a duration with about two figures.
+/// Formats a duration with one or two units.
 pub(crate) fn millis(millis: u64) -> String {
     let (seconds, minutes) = (millis / 1000, millis / 60_000);
     let (hours, days) = (minutes / 60, minutes / 1440);
@@ -90,7 +89,6 @@ pub(crate) fn millis(millis: u64) -> String {
     }
 }
 
-/// Formats a number of bytes in a suitable unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     #[expect(clippy::cast_precision_loss, reason = "three figures are shown")]
@@ -106,7 +104,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Parses a time as the database writes it.
+/// Parses a time as the database writes it; `None` for `infinity`, too.
 pub(crate) fn moment(text: &str) -> Option<SystemTime> {
     parse_time(text).ok()
 }
@@ -194,7 +192,7 @@ pub(crate) fn chip(class: &str, sign: &str, word: &str) -> Markup {
     html! { span class={ "chip " (class) } { span.sign aria-hidden="true" { (sign) } (word) } }
 }
 
-/// Renders a link to an event.
+/// Renders the id of an event as a link, or a dash.
 pub(crate) fn event(base: &Base, id: &Value) -> Markup {
     match id.as_i64() {
         Some(id) => html! { a.id href=(base.to(&format!("/events/{id}"))) { (id) } },
@@ -249,12 +247,12 @@ macro_rules! table {
 
 pub(crate) use table;
 
-/// The head of a column.
+/// The head of a column of [`table!`].
 pub(crate) fn head(class: &str, name: &str) -> Markup {
     html! { th class=[(class == "n").then_some("n")] { (name) } }
 }
 
-/// A cell of a column.
+/// A cell of a column of [`table!`].
 pub(crate) fn cell(class: &str, content: &Markup) -> Markup {
     match class {
         "th" => html! { th scope="row" { (content) } },
@@ -263,7 +261,7 @@ pub(crate) fn cell(class: &str, content: &Markup) -> Markup {
     }
 }
 
-/// Renders the text for an empty table.
+/// Renders the text in place of an empty table.
 pub(crate) fn empty(text: &str) -> Markup {
     html! { p.empty { (text) } }
 }

@@ -1,6 +1,14 @@
 //! A web console for a [`tidegate`] program. It shows how the queue is doing, what needs attention, and every
 //! event with its errors. It has the actions of the command line, and the audit names the person.
 //!
+//! It owns the pages, the forms, and who may see and do what. It knows no SQL and no handler: the views and
+//! verbs of `tidegate_admin` read and change the queue, and `tidegate_cli` describes what an action did.
+//!
+//! A request passes the server of [`tidegate_http`], then the checks of the host's name, the person and their
+//! rate (`guard`, `who`), and reaches a page (`screens`), which renders a view of the queue. The form of an
+//! action becomes the request of a verb (`actions`). If that may change many events, a dry run shows them
+//! first, and the confirmation changes exactly these or none. `screens/publish` puts an event into the queue.
+//!
 //! As a verb of a program's command line, `tidegate console`:
 //!
 //! ```no_run
@@ -28,16 +36,15 @@
 //!
 //! # Layout
 //!
-//! - `guard`, `who`, `middleware`: the checks and limits of every request, authentication, headers.
-//! - `screens`: the pages, one file each.
+//! - `guard`, `who`, `login`, `middleware`: the checks and limits of every request, authentication, headers.
+//! - `screens`: the pages, one file each. `metrics`: the figures for Prometheus.
 //! - `actions`: the actions, which are verbs of the command line, and their fields. `action_forms`: their
 //!   forms. `report`: what a dry run returns.
-//! - `page`, `html`, `chart`, `json`: the parts of pages.
+//! - `page`, `html`, `chart`: the parts of pages.
 //! - `context`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
-//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
-//!   settings, state.
-//! - `verb`, `function`: the command line and Lambda. The server itself is [`tidegate_http`].
+//! - `link`, `asset`, `flash`, `problem`, `shared`: links, files, messages after actions, errors, state.
+//! - `verb`, `function`: the command line and Lambda, with their `options`. `settings`: those of a router.
 //!
 //! Every page and every action works without JavaScript. htmx only renews the part of a page that changes.
 //! Each action checks the person's rights again, whatever the page offered.

@@ -19,7 +19,7 @@ const ODD: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>');
 pub struct Base(String);
 
 impl Base {
-    /// Reads a base path such as `/tidegate`; `/` and nothing are the root.
+    /// Reads a base path such as `/tidegate`. `/` and an empty text are the root.
     ///
     /// # Errors
     /// A sentence that says what is allowed.
@@ -46,7 +46,7 @@ impl Base {
         if self.0.is_empty() { "/" } else { &self.0 }
     }
 
-    /// Returns a link to a page, given its path without the base path.
+    /// Returns a link to this path below the base path.
     pub(crate) fn to(&self, path: &str) -> Link {
         let path = if path == "/" && !self.0.is_empty() {
             ""
@@ -57,7 +57,7 @@ impl Base {
         Link(format!("{}{path}", self.0), false)
     }
 
-    /// Returns a link whose last segment is an arbitrary name.
+    /// Returns a link to this path below the base path, and an arbitrary name as its last segment.
     pub(crate) fn of(&self, path: &str, name: &str) -> Link {
         let name = utf8_percent_encode(name, SEGMENT);
         Link(format!("{}{path}/{name}", self.0), false)

@@ -1,5 +1,4 @@
-//! The options of a console, from the command line or the environment. Refuses combinations that would let
-//! strangers in.
+//! The options of a console, and which combinations of them are refused because they would let strangers in.
 
 use std::net::SocketAddr;
 
@@ -66,8 +65,8 @@ fn config(name: &str, why: impl std::fmt::Display) -> Error {
 }
 
 impl Options {
-    /// Returns the settings for a console that listens here, `None` for a function. `operator` is the person
-    /// who starts it, for `token`.
+    /// Returns the settings for a console that listens at this address, or for a function, which has none.
+    /// `operator` is the name that people have who sign in with `token`.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.
@@ -155,7 +154,7 @@ impl Options {
     }
 }
 
-/// Returns the entries of a list, without the spaces behind its commas.
+/// The entries of a list, without the spaces around its commas.
 fn listed(list: &[String]) -> impl Iterator<Item = &str> {
     let entries = list.iter().map(|entry| entry.trim());
     entries.filter(|entry| !entry.is_empty())

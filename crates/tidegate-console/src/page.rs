@@ -35,7 +35,7 @@ pub(crate) struct Page {
     /// Its place in the menu, a path.
     pub place: &'static str,
     pub title: String,
-    /// The command that prints the same.
+    /// The command that prints the same, or an empty text.
     pub command: String,
     /// The part that is not renewed, such as filters.
     pub fixed: Markup,
@@ -76,7 +76,7 @@ impl Page {
         self
     }
 
-    /// The answer to a request.
+    /// Answers with the page, or with only its body if that is what the page renews.
     #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
     pub(crate) fn answer(self, ctx: &PageContext) -> Answered {
         if ctx.is_part && self.renews {
@@ -135,7 +135,6 @@ pub(crate) fn of_problem(settings: &Settings, problem: &Problem) -> Markup {
     frame(settings, problem.title, None, &inside, &html! {})
 }
 
-/// Shows the command that prints the same.
 fn command(command: &str) -> Markup {
     html! {
         @if !command.is_empty() {

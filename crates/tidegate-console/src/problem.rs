@@ -1,4 +1,4 @@
-//! Errors: a status, a title and a text. The page around it is rendered outside of the handlers.
+//! Errors: a status, a title and a text. `guard` renders the page around them.
 
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
@@ -8,7 +8,7 @@ use tidegate::tokio_postgres::error::SqlState;
 
 use crate::who::Refusal;
 
-/// What a handler returns.
+/// What the handler of a request returns.
 pub(crate) type Answered = Result<Response, Problem>;
 
 /// An error instead of a page.

@@ -12,10 +12,10 @@ use crate::link::Base;
 /// The most ids of a list.
 const IDS: usize = 10;
 
-/// What is no result.
+/// The fields that are no result, or are shown apart.
 const REQUESTED: [&str; 4] = ["action", "digest", "dry_run", "refused"];
 
-/// Shows what a report says.
+/// Shows what a dry run would do.
 pub(crate) fn shown(base: &Base, report: &Value) -> Markup {
     let action = report["action"].as_str().unwrap_or_default();
     let schema = schema::of_action(action).unwrap_or_default();
@@ -91,7 +91,7 @@ fn rows(base: &Base, label: &str, list: &[Value]) -> Markup {
     }
 }
 
-/// Shows a field of a row by its name.
+/// Shows a field in the form that its name tells: an event, a group, a time.
 pub(crate) fn cell(base: &Base, name: &str, value: &Value) -> Markup {
     match name {
         "id" | "by" | "last_id" | "parent_id" | "replay_of" => event(base, value),

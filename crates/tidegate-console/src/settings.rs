@@ -26,8 +26,8 @@ pub struct Settings {
     pub(crate) auth: Arc<Auth>,
     /// Who may act.
     pub acting: Acting,
-    /// Host names that requests may be for, with or without a port. Those for other names are answered with
-    /// 421; this machine's own names are always accepted.
+    /// Host names that requests may be for, with or without a port. Requests for other names are answered
+    /// with 421; this machine's own names are always accepted.
     pub hosts: Vec<String>,
     /// The path that all links begin with. Nest the router at this path.
     pub base: Base,
@@ -76,7 +76,7 @@ impl Instance {
     }
 }
 
-/// Colours that a banner may have.
+/// The colours that a banner may have.
 pub(crate) const COLOURS: [&str; 6] = ["red", "amber", "green", "blue", "violet", "grey"];
 
 impl Settings {

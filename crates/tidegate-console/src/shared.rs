@@ -44,7 +44,7 @@ impl ConsoleState {
         }
     }
 
-    /// Returns the rights of the database login, from the cache if it is recent.
+    /// The rights of the database login, as they were at most 30 seconds ago.
     pub(crate) async fn rights(&self) -> Result<Rights, Error> {
         let known = self
             .rights

@@ -38,7 +38,7 @@ pub struct Console {
 /// # Errors
 /// [`Error::Config`] if an option is invalid, if strangers could get in, or if the address is not available.
 pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
-    // Bound before it says that it listens: a signal must not end the process without its answer.
+    // Catches signals before it says that it listens: none may end the process without the verb's answer.
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));

@@ -1,6 +1,6 @@
-//! All actions, and the page of each. An action on all events of a filter is tried before: a dry run, a
-//! reason, a confirmation. With the digest of the dry run, the program changes exactly its events, or none if
-//! they have changed.
+//! All actions, and the page of each. An action on all events of a filter is tried before: a dry run, then a
+//! confirmation with a reason. With the digest of the dry run, exactly its events are changed, or none if the
+//! filter selects others by then.
 
 use axum::extract::Path;
 use maud::{Markup, html};
@@ -140,7 +140,7 @@ pub(super) async fn confirm(
     ctx.lead(to.as_str(), answer.text())
 }
 
-/// Does something with what the form names.
+/// Runs an action on what the form names.
 pub(super) async fn act(
     ctx: PageContext,
     Path(verb): Path<String>,

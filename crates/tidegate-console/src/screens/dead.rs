@@ -1,4 +1,4 @@
-//! Dead letters by kind and error code, with links to replay them.
+//! Dead letters by kind, status and error code, with links to replay them.
 
 use maud::{Markup, html};
 use tidegate_admin::{Cause, FailuresReport, FailuresRequest, parse_time_arg};
@@ -13,7 +13,7 @@ use crate::link::{Base, Link};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
-/// A span of time: its name in the address, its name for people, and how the command line writes it.
+/// Spans of time: the name in the address, the name for people, and how the command line writes it.
 const SPANS: [(&str, &str, &str); 4] = [
     ("day", "the last day", "1d"),
     ("hour", "the last hour", "1h"),
@@ -70,7 +70,7 @@ fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
 
 fn list(ctx: &PageContext, report: &FailuresReport) -> Markup {
     let base = ctx.base();
-    // A name in brackets stands for several.
+    // `(unregistered)` and `(other)` stand for several names, which no filter has.
     let only = |name: &str| (!name.starts_with('(')).then(|| name.to_owned());
     let of = |page: Link, cause: &Cause| {
         page.with("kind", &only(&cause.kind).unwrap_or_default())

@@ -84,7 +84,7 @@ fn work(dossier: &Dossier) -> Markup {
     }
 }
 
-/// What stands elsewhere on the page.
+/// The fields that stand elsewhere on the page.
 const ELSEWHERE: [&str; 7] = ["in", "id", "kind", "status", "why", "delayed", "last_error"];
 
 /// All that is stored about the event but its content, in the order of the command line.

@@ -47,7 +47,7 @@ fn is_live(event: &Value) -> bool {
         .is_some_and(|status| LIVE.contains(&status))
 }
 
-/// The request for as many of the events of a filter.
+/// The request for at most `limit` events of a filter.
 fn request(
     ctx: &PageContext,
     verb: Action,
@@ -185,8 +185,8 @@ fn filters(ctx: &PageContext, verb: Action, wanted: &Form) -> Markup {
     }
 }
 
-/// Links to the actions on all events of a filter, each only if it has this filter. `is_all` says whether
-/// these are all its events; then an action that none of them allows is left out.
+/// Links to the actions on all events of a filter, each only if the action can select by this filter.
+/// `is_all` says whether `events` are all of them; then an action that none of them allows is left out.
 fn of_filter(ctx: &PageContext, wanted: &Form, events: &[Value], is_all: bool) -> Markup {
     let has = |names: &[&str]| names.iter().any(|name| wanted.is_set(name));
     let status = wanted.text("status").map(|status| LIVE.contains(&status));
@@ -229,7 +229,7 @@ fn filtered(base: &Base, wanted: &Form, without: &str) -> Link {
     })
 }
 
-/// How far the page has searched.
+/// Says how far the page has searched.
 fn reach(searched: &Searched, is_further: bool) -> Markup {
     html! {
         p.note {
@@ -254,8 +254,8 @@ fn pages(base: &Base, wanted: &Form, report: &SearchReport) -> Markup {
     }
 }
 
-/// The list below a form for the selected events, which offers what at least one of them allows, and the
-/// actions on all events of the filter.
+/// The list of events below a form for the selected ones, which offers what at least one event of the list
+/// allows, and the actions on all events of the filter.
 pub(super) fn picks(ctx: &PageContext, events: &[Value], of_filter: &Markup) -> Markup {
     let list = list(ctx.base(), events, ctx.may_act());
     if !ctx.may_act() {
@@ -288,7 +288,7 @@ pub(super) fn picks(ctx: &PageContext, events: &[Value], of_filter: &Markup) -> 
     }
 }
 
-/// A table of events.
+/// A table of events. `has_picks` says whether each can be selected.
 fn list(base: &Base, events: &[Value], has_picks: bool) -> Markup {
     let has_reasons = events.iter().any(|one| !one["why"].is_null());
     table! { "Events", go; one in events;

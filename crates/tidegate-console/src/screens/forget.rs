@@ -95,7 +95,7 @@ pub(super) async fn send(ctx: PageContext, sent: Form) -> Answered {
             "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));
     }
-    // A part of it is an answer, too: it says what is left.
+    // An incomplete forget is an answer, too: it says so.
     let answer = tidegate_cli::answer(ctx.runtime(), &request).await?;
     let to = address(&ctx);
     ctx.lead(to.as_str(), answer.text())

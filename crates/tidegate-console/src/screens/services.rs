@@ -44,7 +44,7 @@ fn list(ctx: &PageContext, services: &[ServiceStatus]) -> Markup {
     }
 }
 
-/// The targets of tidegate-relay. Each is the service of its name.
+/// The targets of `tidegate-relay`. Each has a service of the same name.
 fn called(ctx: &PageContext, targets: &[TargetState]) -> Markup {
     table! { "Targets"; target in targets;
         th "Target" { (short(&target.target)) }

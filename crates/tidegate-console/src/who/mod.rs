@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
     NotPrivate,
 }
 
-/// How people are authenticated.
+/// How people are authenticated: one way for a console.
 pub struct Auth(AuthMethod);
 
 enum AuthMethod {
@@ -82,7 +82,6 @@ impl Auth {
         }
     }
 
-    /// Whether people sign in with a link.
     pub(crate) fn has_links(&self) -> bool {
         matches!(self.0, AuthMethod::Token(_))
     }
@@ -130,7 +129,7 @@ pub(crate) enum Given {
 /// Who may act.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Acting {
-    /// Nobody.
+    /// Nobody: the console is read-only.
     #[default]
     Nobody,
     /// Everybody whose authentication allows it.
@@ -150,7 +149,7 @@ impl Acting {
     }
 }
 
-/// Returns the person with this name, if the audit can store the name.
+/// The person with this name, if the audit can store it.
 fn named(name: &str) -> Result<Identity, Refusal> {
     let name = name.trim();
     if !(1..=200).contains(&name.chars().count()) || name.chars().any(char::is_control) {
@@ -173,7 +172,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
         == 0
 }
 
-/// Returns a random secret of 43 URL-safe characters.
+/// A random secret of 43 URL-safe characters.
 fn random() -> String {
     use base64::Engine;
     let mut bytes = [0; 32];

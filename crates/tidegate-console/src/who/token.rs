@@ -18,7 +18,7 @@ pub(crate) const SESSION_S: u32 = 12 * 60 * 60;
 /// The most sessions. A new one replaces the oldest.
 const MOST_SESSIONS: usize = 32;
 
-/// The most unused links.
+/// The most links that can be waiting to be used.
 const MOST_LINKS: usize = 8;
 
 pub(super) struct Tokens {
@@ -40,7 +40,7 @@ impl Tokens {
         }
     }
 
-    /// Returns the token of a new link.
+    /// The token of a new link. It opens nothing if [`MOST_LINKS`] others are unused.
     pub(super) fn fresh(&self) -> String {
         let token = random();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,6 @@ impl Tokens {
     }
 }
 
-/// A cookie's value.
 pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE_HEADER).iter();
     let pairs = lines
