@@ -27,7 +27,7 @@ pub(crate) enum Bearer {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub message: Message,
-    /// The service's own id of the message, which names it for redelivery.
+    /// The service's own id of the message, by which it is told what to redeliver.
     pub item: String,
     /// The group of a FIFO queue, whose messages stay in order: if one is to be redelivered, those behind it
     /// wait for it.
@@ -35,11 +35,11 @@ pub(crate) struct Delivery {
 }
 
 impl Bearer {
-    /// Returns the sender of an envelope like this one, or `None` if the payload requests an action or is the
-    /// tick of a schedule.
+    /// Returns the service that sends envelopes like this one, or `None` if the payload requests an action or
+    /// is the tick of a schedule.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is an envelope of a service that delivers no messages.
+    /// [`Error::Invalid`] if it is the envelope of any other service.
     pub(crate) fn of(payload: &Value) -> Result<Option<Self>, Error> {
         if payload.get("action").is_some() || is_scheduled_event(payload) {
             return Ok(None);
@@ -78,8 +78,8 @@ impl Bearer {
     }
 }
 
-/// Returns the messages that a pipe of `EventBridge` passes on in the envelope in which SQS itself delivers
-/// them, and anything else as it is. A pipe sends a bare array of records.
+/// Puts the messages that a pipe of `EventBridge` passes on, a bare array of records, into the envelope in
+/// which SQS itself delivers them. Anything else stays as it is.
 pub(crate) fn enveloped(payload: Json) -> Json {
     let records = payload.read::<Vec<BTreeMap<String, Json>>>();
     let is_record = |record: &BTreeMap<String, Json>| record.contains_key("eventSource");
@@ -92,7 +92,7 @@ pub(crate) fn enveloped(payload: Json) -> Json {
     }
 }
 
-/// The decoder's own text may quote a message.
+/// Decodes an envelope. The error does not have the decoder's text, which may quote a message.
 fn decoded<T: DeserializeOwned>(payload: &Json) -> Result<T, Error> {
     payload.read().map_err(|_| {
         let text = "invocation: must be an envelope as AWS writes it, got one with other fields";
@@ -131,8 +131,8 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     Ok(delivery(inner.source, inner.id, inner.body, id, line))
 }
 
-/// Unwraps a message that a topic or a bus has forwarded to a queue. The id is the one in the topic or bus.
-/// It stays the same in two queues, and if the topic sends a message twice.
+/// Unwraps a message that a topic or a bus has forwarded to a queue. The id is that of the topic or bus. It
+/// is the same in two queues, and if the topic sends a message twice.
 fn forwarded(body: &str) -> Option<Message> {
     let fields: BTreeMap<String, Json> = serde_json::from_str(body).ok()?;
     let text = |name: &str| {

@@ -19,7 +19,7 @@ use crate::envelope::{Bearer, Delivery};
 /// The longest time that it may take to move a refused message.
 const BURIAL: Duration = Duration::from_secs(2);
 
-/// The results of all messages.
+/// What became of the messages of an envelope.
 #[derive(Default)]
 struct Tally {
     received: u64,
@@ -28,13 +28,14 @@ struct Tally {
     buried: u64,
     /// The service's ids of the messages to redeliver.
     again: Vec<String>,
-    /// The first reason of each type.
+    /// The first reason that is permanent.
     refusal: Option<Error>,
+    /// The first reason that is temporary.
     failure: Option<Error>,
 }
 
-/// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database
-/// cannot be reached, the remaining messages are left for redelivery.
+/// Receives the messages of an envelope, within `time` if there is a limit. Once the database cannot be
+/// reached, the remaining messages are left for redelivery. `dead` is where refused messages of SQS go.
 ///
 /// # Errors
 /// If the service must redeliver the whole envelope. The error is the first temporary reason, or otherwise
@@ -93,8 +94,8 @@ pub(crate) async fn take_in(
     tally.answer(bearer)
 }
 
-/// Sends a refused message to the queue of dead messages, if there is one, so that it is not tried again.
-/// Reports whether the queue has it.
+/// Sends a refused message to the queue of dead messages, if there is one, so that it is not delivered again.
+/// Returns whether that queue has it.
 async fn buried(dead: Option<&DeadMessages>, originals: &Value, item: &str, why: &Error) -> bool {
     let mut records = originals.as_array().into_iter().flatten();
     let original = records.find(|record| record["messageId"] == item);
@@ -115,7 +116,7 @@ async fn buried(dead: Option<&DeadMessages>, originals: &Value, item: &str, why:
     false
 }
 
-/// Reports whether the database cannot be reached, for any message.
+/// Whether the database cannot be reached, so that no other message can be received either.
 fn is_unreachable(error: &Error) -> bool {
     matches!(
         error,
@@ -145,9 +146,9 @@ async fn one(
 
 impl Tally {
     /// SQS is told which messages to redeliver, exactly in the format that AWS requires:
-    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an
-    /// envelope was received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda
-    /// sends less for a while.
+    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. But if no message was
+    /// received, one of them for a temporary reason, the invocation fails: AWS counts the failure, and Lambda
+    /// sends less for a while. An envelope of another service fails with any of its messages.
     fn answer(self, bearer: Bearer) -> Result<Json, Failure> {
         let Self {
             received,

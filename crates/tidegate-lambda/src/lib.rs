@@ -1,7 +1,14 @@
-//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, lets the program answer it
-//! within the deadline, and returns the report. It has no logic of its own except `intake`, which receives
-//! messages from other services and tells Lambda which to redeliver. `envelope` knows the formats of these
-//! messages.
+//! Runs a [`Program`] as an AWS Lambda function: reads an invocation, lets the program answer within the
+//! deadline, and returns the report.
+//!
+//! It owns what only Lambda has: deadlines, freezing between invocations, the log that CloudWatch reads, and
+//! messages from SQS, SNS and `EventBridge` (`envelope` knows their formats, `intake` which of them to
+//! redeliver). It knows no SQL and no handler, and a request only by its action.
+//!
+//! An invocation is a request, a message or a tick. A request goes to the program as one of the command line
+//! does. A message goes to the program's intake, which may publish events in the transaction that receives
+//! it. A tick starts a drain, whose handlers run on a runtime of their own. If handlers go on after the
+//! answer, the process starts anew.
 //!
 //! Invalid settings do not make the start fail. A function that fails during its start gives its caller no
 //! reason. So the error is kept, and every invocation answers with it.
@@ -110,9 +117,8 @@ pub fn run(program: Program) -> Result<(), Error> {
 /// setting names a collector.
 ///
 /// # Errors
-/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if a
-/// setting of traces is: then none are recorded. Also if there can be no further thread: then nothing is
-/// logged.
+/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid, and the default level is used; if a setting of
+/// traces is invalid, and no spans are recorded; if there can be no further thread, and nothing is logged.
 pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
     let levels = filter.as_ref().map_or_else(
@@ -149,7 +155,7 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
-    // Where messages of SQS go that will stay wrong.
+    // Where refused messages of SQS go.
     let dead = environment("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new);
     let dead = Arc::new(dead);
     let is_warm = AtomicBool::new(false);
@@ -184,7 +190,7 @@ async fn serve(
     runtime.run().await
 }
 
-/// Returns the function that starts further drains: it invokes this function in the same way.
+/// What starts further drains: it invokes this function under the same ARN.
 fn starter(by: Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn StartDrain> {
     Arc::new(Invoked {
         by,
@@ -193,7 +199,7 @@ fn starter(by: Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn St
     })
 }
 
-/// Returns the span around an invocation. It has no place in a trace: a drain's span shows its attributes.
+/// The span around an invocation. It has no place in a trace: a drain's span shows its attributes.
 fn recorded_invocation(event: &LambdaEvent<Json>, is_cold: bool) -> tracing::Span {
     let is_timed = || is_scheduled_event(&outline(&event.payload));
     tracing::debug_span!(
@@ -260,8 +266,8 @@ fn loggable(report: &Json) -> Json {
     Json::of(&fields).unwrap_or_else(|_| Value::Null.into())
 }
 
-/// Returns a document as values, to see what it is. A field of which no value can be made, such as a detail
-/// with the number `1e400`, is its text.
+/// The document as values, to see what it is. A field of which no value can be made, such as a detail with
+/// the number `1e400`, is given as its text.
 fn outline(payload: &Json) -> Value {
     let Ok(fields) = payload.read::<BTreeMap<String, Json>>() else {
         return payload.read().unwrap_or_default();
@@ -296,7 +302,7 @@ async fn answer(
     answered.map_err(|error| FailedInvocation::new(error_type(&error), &error))
 }
 
-/// Reports whether handlers of a drain continue after its answer.
+/// Whether handlers of a drain continue after its answer.
 fn leaves_handlers(answered: &Result<Json, Failure>) -> bool {
     match answered {
         Ok(report) => outline(report)["still_running"].as_u64() > Some(0),
@@ -307,8 +313,9 @@ fn leaves_handlers(answered: &Result<Json, Failure>) -> bool {
 
 /// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue
 /// during the next invocation, or after a thaw, with effects that nobody expects any more. If the process
-/// exited, Lambda would report the invocation that was just answered as failed. Therefore it executes its own
-/// program again. To Lambda, this looks like the runtime asking for its next invocation. No thread survives.
+/// exited, Lambda would report the invocation that was just answered as failed. Therefore the process
+/// executes its own program again: no thread survives, and Lambda only sees a request for the next
+/// invocation.
 fn begin_anew() -> ! {
     tracing::warn!("handlers continue after the answer; the process restarts");
     flush(PATIENCE);
@@ -330,7 +337,7 @@ fn begin_anew() -> ! {
     std::process::exit(1);
 }
 
-/// Returns the type of a failure as one word, for the caller's retry rules and metrics.
+/// The type of a failure as one word, for the caller's retry rules and metrics.
 fn error_type(failure: &Failure) -> &'static str {
     let (error, other) = match failure {
         Failure::Drain(drain) => (&drain.source, "DrainFailed"),
@@ -347,13 +354,13 @@ fn error_type(failure: &Failure) -> &'static str {
     }
 }
 
-/// Returns the time that this invocation may use, without the reserve. `None` if the deadline is not known.
+/// The time that this invocation may use, without the reserve. `None` if the deadline is not known.
 fn time_left(deadline_ms: u64) -> Option<Duration> {
     time_until(deadline_ms).map(less_reserve)
 }
 
-/// Returns the time until a deadline. `None` if the deadline cannot be right: local emulators send one in
-/// 1970. A deadline that has just passed leaves no time.
+/// The time until a deadline. `None` if the deadline cannot be right: local emulators send one in 1970. A
+/// deadline that has just passed leaves no time.
 fn time_until(deadline_ms: u64) -> Option<Duration> {
     let deadline = Duration::from_millis(deadline_ms);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
@@ -363,7 +370,7 @@ fn time_until(deadline_ms: u64) -> Option<Duration> {
     Some(deadline.saturating_sub(now))
 }
 
-/// Returns how much of the remaining time an invocation may use.
+/// How much of the time until its deadline an invocation may use.
 fn less_reserve(left: Duration) -> Duration {
     left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1))
 }
@@ -410,7 +417,8 @@ where
     }
 }
 
-/// Stops a running drain as its budget would, waits until the answer is sent, and ends the process.
+/// At SIGTERM or Ctrl-C, stops a running drain as its budget would, waits until the answer is sent, and ends
+/// the process.
 async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
     tidegate_admin::program::stop_signal().await;
     stop.send_replace(true);
