@@ -1,11 +1,14 @@
 //! Owns the export of traces to an OpenTelemetry collector: which spans are kept, and how they are sent. The
-//! crate `tidegate` decides what is recorded and gives its spans their places ([`tidegate::trace`]).
+//! crate `tidegate` decides what is recorded and gives its spans their places ([`tidegate::trace`]). This
+//! crate knows no queue and no event.
+//!
+//! A span that closes passes the layer (`recorder`), waits in a bounded list (`spool`), and is sent with the
+//! others (`sender`) when the work that [`recorded`] runs is done. `settings` reads the variables.
 //!
 //! `tracing-opentelemetry` makes the spans, and `opentelemetry-otlp` exports them. The SDK's processors are
 //! not used: they export on their own threads, by timers. A function is frozen between two invocations, along
-//! with the spans that those threads hold. Here, the processor is a bounded list. One request sends all of it
-//! at the end of the work that recorded them, on the same runtime and within a limit. Spans that cannot be
-//! sent by then are dropped and counted, and no event waits for them.
+//! with the spans that those threads hold. Here, one request sends the whole list, on the runtime of the work
+//! and within a limit. Spans that cannot be sent by then are dropped and counted. No event waits for them.
 
 mod recorder;
 mod sender;

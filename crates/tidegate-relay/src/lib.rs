@@ -1,6 +1,14 @@
 //! The program `tidegate-relay`: it drains queues whose handlers are Lambda functions, HTTPS URLs, SQS queues
 //! and `EventBridge` buses. A file declares them, and `tidegate-relay migrate --targets FILE` stores them in
 //! the database, so one prebuilt program serves every queue.
+//!
+//! It owns the file and its faults (`file`), the verbs about it (`verbs`), and the handlers of the kinds that
+//! a database declares ([`Relay`]). It does not know what a payload means, or how a target is called:
+//! `tidegate_targets` does that.
+//!
+//! At the beginning of a run, [`Relay`] reads from the database which targets and kinds are declared. An
+//! event is decoded as [`Passed`], with its payload as it is, and each target of its kind is one of its
+//! handlers. A kind with a target that this process cannot call is left out, and its events wait.
 
 mod file;
 mod relay;

@@ -5,6 +5,13 @@
 //! A target is a handler like any other. Attempts, groups, policies, services, the log and replay apply to
 //! it. A request is sent once in an attempt; nothing is repeated inside of it.
 //!
+//! This crate owns how a target is addressed, the requests, and what an answer means. It knows no queue, no
+//! database and no file: where targets are declared is for the program, as in `tidegate-relay`.
+//!
+//! [`Target::send`] encodes the event (`sent`), waits for others if the kind's policy wants a batch, and
+//! sends one request. The answer becomes the verdict on each event (`outcome`): done, retry or reject, with
+//! the events to publish next.
+//!
 //! ```no_run
 //! use tidegate::{Context, Dispatch, Handlers};
 //! use tidegate_targets::{Address, Lambda, Target};
