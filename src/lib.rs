@@ -1,7 +1,13 @@
-//! The shipped application: forms, checks and medical jobs on one queue. It contains its events, the one
-//! `match` from each event to its handlers ([`app`]), and the HTTP interface of jobs and forms ([`http`]).
-//! Everything else is part of the queue, which knows nothing of this application. The application uses only
-//! what any other program can use.
+//! The shipped application: forms, checks and medical jobs on one queue. It uses only what any other program
+//! can use, and the queue knows nothing of it.
+//!
+//! It owns its events, tables and handlers ([`app`]), and the HTTP interface of jobs and forms ([`http`]). It
+//! does not know how an event is leased, retried or stored.
+//!
+//! A request over HTTP, a message or a verb of the command line comes to the intake of its system, which
+//! checks it against its schema. One transaction stores the data and publishes the event. A drain gives the
+//! event to its handlers, by the one `match` in [`app`]. A handler calls the one service that it names, or
+//! writes to the tables in the transaction that completes the event. It may publish the next event.
 
 pub mod app;
 #[cfg(any(test, fuzzing))]

@@ -1,5 +1,5 @@
-//! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the
-//! command line's.
+//! JSON Schemas of what this program's own verbs print with `--json`. `tidegate_cli` has those of all other
+//! verbs.
 
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;

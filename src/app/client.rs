@@ -2,8 +2,9 @@
 //! event. It knows no routes of any system.
 //!
 //! A refusal is an answer about this one request: it costs the event an attempt. Every other failure is
-//! caused by the service or our configuration, and costs none. Nothing is final at once: a service that
-//! refuses a request today, because of a fault of its own, may take it tomorrow.
+//! caused by the service or our configuration, and costs none. A refusal is final at once only if judging
+//! requests is what the service does. Any other service that refuses a request today, because of a fault of
+//! its own, may take it tomorrow.
 //!
 //! A message about a failed call contains only the name of the service and the status. A service may echo the
 //! request in its answer, and the request may be about a person.
@@ -39,7 +40,7 @@ const OVER_HTTP: &str = "SERVICES_OVER_HTTP";
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
 impl HttpClient {
-    /// Returns the client, which follows no redirects.
+    /// Creates the client, which follows no redirects, if there is none yet.
     ///
     /// # Errors
     /// [`Error::Config`] if TLS cannot be set up.
@@ -72,7 +73,7 @@ pub struct HttpService {
     http: HttpClient,
     /// Whether 409 comes with the object that already exists, and counts as success.
     pub(super) finds: bool,
-    /// Whether it is asked for its opinion of a request: a refusal then is its answer, and final.
+    /// Whether it judges requests, as the signature service does: a refusal is its answer then, and final.
     pub(super) judges: bool,
 }
 
@@ -124,11 +125,11 @@ impl HttpService {
     ///
     /// # Errors
     /// A retry with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. It
-    /// is a rejection if the service judges requests.
-    /// Everything else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its
-    /// code is `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid
-    /// answer, or returns any other status: 5xx, 429, or a 4xx caused by our configuration. This includes
-    /// 404: no call names an object by its path, so the base URL is wrong.
+    /// is a rejection if the service judges requests. Everything else is [`HandlerError::unavailable`], with
+    /// the code `credentials` for 401, 403 and 407. The code is `<service>_unavailable` if the service cannot
+    /// be reached, is too slow, returns an invalid answer, or returns any other status: 5xx, or a 4xx caused
+    /// by our configuration. This includes 404: no call names an object by its path, so the base URL is
+    /// wrong. 429 is [`HandlerError::busy`], with the same code.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,

@@ -39,7 +39,7 @@ struct Token {
     /// The setting and where it says that the token is.
     place: String,
     read: SecretReader,
-    /// The header of its own that gets the stored text unchanged. Without it, the token is sent as `Bearer`.
+    /// A header that gets the stored text unchanged. Without one, the token is sent as `Bearer`.
     header: Option<HeaderName>,
     kept: Mutex<Option<Kept>>,
 }
@@ -77,7 +77,6 @@ impl Credentials {
         })
     }
 
-    /// Returns the client certificate, if there is one.
     pub(super) fn certificate(&self) -> Option<&Identity> {
         self.certificate.as_ref()
     }

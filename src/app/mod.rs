@@ -1,5 +1,5 @@
-//! Owns the events of the shipped application, and the one `match` from each event to its handlers. It does
-//! not know how events are queued, leased or retried.
+//! Owns the events of the shipped application, its policies and tables, and the one `match` from each event
+//! to its handlers. It does not know how events are queued, leased or retried.
 
 pub mod checks;
 pub mod client;

@@ -51,7 +51,7 @@ impl FieldError {
     }
 }
 
-/// Returns the first fault as an error. It names the field below `what`.
+/// The first fault as an error, which names the field below `what`.
 pub(crate) fn refused(what: &str, faults: &[FieldError]) -> Error {
     let first = faults.first().map_or_else(String::new, |fault| {
         let place = fault.entry.replacen('$', what, 1);
@@ -249,7 +249,7 @@ fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
     holds_nul.then(|| FieldError::new(at, "format", "must have no NUL character"))
 }
 
-/// Returns what a format or a pattern allows, if the text does not fit it.
+/// What a format or a pattern allows, if the text does not fit it.
 fn misfit(shape: &str, text: &str) -> Option<&'static str> {
     Some(match shape {
         "uuid" if !is_uuid(text) => "must be a UUID with hyphens",
@@ -278,8 +278,8 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && Uuid::try_parse(text).is_ok()
 }
 
-/// Reports whether a text is an existing day, so that the database's own check never fails and quotes the
-/// value. The database does not support year 0.
+/// Whether a text is an existing day. So the database's own check, which would quote the value, never fails.
+/// The database does not support year 0.
 pub(super) fn is_day(text: &str) -> bool {
     let is_shaped = |(at, byte): (usize, u8)| match at {
         4 | 7 => byte == b'-',
@@ -289,7 +289,7 @@ pub(super) fn is_day(text: &str) -> bool {
     shaped && text.parse().is_ok_and(|day: Date| day.year() > 0)
 }
 
-/// Reports whether a pattern treats the character as blank: white space as in ECMA-262.
+/// Whether a pattern treats the character as blank: white space as in ECMA-262.
 fn is_blank(c: char) -> bool {
     c == '\u{feff}' || c.is_whitespace() && c != '\u{85}'
 }
@@ -309,7 +309,7 @@ fn is_phone(text: &str) -> bool {
     (4..=15).any(|digits| is_number(&number, digits))
 }
 
-/// Returns a whole number. In JSON Schema, `97.0` is also a whole number.
+/// The number, if it is whole. In JSON Schema, `97.0` is also a whole number.
 pub(super) fn whole(number: &Number) -> Option<i64> {
     number.as_i64().or_else(|| {
         let plain = format!("{:.0}", number.as_f64()?);
@@ -322,7 +322,7 @@ fn counted(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Returns the range that a number is outside of, for people and for programs.
+/// The range that the number is not in, for people and for programs; `None` if it is.
 fn outside(schema: &Value, words: [&str; 2], number: i64) -> Option<(String, Vec<Value>)> {
     let [min, max] = words.map(|word| schema[word].as_i64());
     if min.is_none_or(|min| number >= min) && max.is_none_or(|max| number <= max) {

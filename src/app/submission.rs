@@ -105,7 +105,7 @@ impl Submission {
     }
 }
 
-/// Dates in one fixed format sort correctly as text.
+/// Refuses a letter whose grant ends before it begins. Dates in one fixed format sort correctly as text.
 fn dated(letter: Letter) -> Result<Letter, Vec<FieldError>> {
     if letter.grant.valid_from <= letter.grant.valid_to {
         return Ok(letter);
@@ -117,7 +117,7 @@ fn dated(letter: Letter) -> Result<Letter, Vec<FieldError>> {
 /// Receives a message from outside.
 ///
 /// # Errors
-/// [`Error::Invalid`] if nobody understands the message. Otherwise as [`Subject::take_in`] and
+/// [`Error::Invalid`] if the message has no known `type` and no `kind`. Otherwise as [`Subject::take_in`] and
 /// [`checks::receive`].
 pub async fn receive(
     tx: &Transaction<'_>,
@@ -140,7 +140,7 @@ pub async fn receive(
     subject.take_in(tx, None, &said).await.map(drop)
 }
 
-/// Returns the schemas of everything that clients can submit.
+/// The schemas of everything that clients can submit.
 pub(super) fn schemas() -> Described {
     let mut schemas = Described::new();
     describe::<Form>(&mut schemas);

@@ -22,7 +22,7 @@ pub struct Submit {
     document: String,
 }
 
-/// Stores the submitted data.
+/// Stores the submitted data and publishes its event, in one transaction.
 ///
 /// # Errors
 /// As [`Subject::take_in`].
@@ -55,7 +55,7 @@ pub struct ReceiveIssuing {
     message: String,
 }
 
-/// Stores the check that the message requests.
+/// Passes the message to the action `receive_issuing`.
 ///
 /// # Errors
 /// As [`super::checks::answer`].

@@ -139,7 +139,7 @@ pub(super) fn accepted(job: Job, id: &str) -> Response {
     (StatusCode::ACCEPTED, headers, Json(Data { data })).into_response()
 }
 
-/// The time until a job is expected to end, in whole seconds.
+/// The header with the time until a job is expected to end, in whole seconds.
 fn wait(job: &Job) -> (HeaderName, String) {
     let eta = humantime::parse_rfc3339(&job.eta).ok();
     let left = eta.and_then(|eta| eta.duration_since(SystemTime::now()).ok());
@@ -251,7 +251,7 @@ fn typed(kind: &'static str, message: String, invalid: Option<Vec<FieldError>>) 
     }
 }
 
-/// Returns the invalid fields that the handler found.
+/// The invalid fields that the handler found.
 fn invalid(details: Option<Value>) -> Vec<FieldError> {
     let entries = details.and_then(|mut details| details.get_mut("invalid").map(Value::take));
     entries

@@ -1,5 +1,5 @@
 //! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores
-//! the data and publishes the event. Returns a form with its steps to the client that submitted it.
+//! the data and publishes the event. A form with its steps can be read by the client that submitted it.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -185,7 +185,7 @@ fn accepted(done: Result<SubmitReport, Error>) -> Answered {
     Ok((StatusCode::ACCEPTED, Json(Data { data })).into_response())
 }
 
-/// Returns the fault of the request in the words of the intake, which quote nothing from it.
+/// The fault of the request in the words of the intake, which quote nothing from it.
 fn refused(error: Error) -> Problem {
     let conflicts = [forms::HANDED_IN_BEFORE, forms::ANOTHER_MESSAGE];
     let status = match &error {

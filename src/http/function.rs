@@ -2,8 +2,8 @@
 //! as `tidegate serve`, and no logic of its own.
 //!
 //! Set a function timeout above [`REQUEST_TIMEOUT`], so that Lambda does not stop the function before it
-//! answers. Invalid settings do not make the start fail, as in the other function: every request is answered
-//! with 503, and the log contains the reason.
+//! answers. Invalid settings do not make the start fail: every request is answered with 503, and the log
+//! contains the reason.
 
 use axum::Router;
 use tidegate::config::environment;
@@ -32,8 +32,8 @@ pub fn run() -> Result<(), lambda_http::Error> {
     serve(started, unconfigured(), || flush(PATIENCE))
 }
 
-/// Builds the router by the settings. A function URL may be public, and the function cannot know. The setting
-/// for authentication is therefore required, even to say that callers are not authenticated.
+/// Builds the router by the settings. A function URL may be public, and the function cannot know whether it
+/// is. The setting for authentication is therefore required, even to say that callers are not authenticated.
 fn configured() -> Result<Router, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {

@@ -152,7 +152,7 @@ statements! {
         "SELECT FROM @tidegate.job($1) AS j WHERE j.group_key = $2";
 }
 
-/// Reports whether a job is about this patient, which its group shows.
+/// Whether a job is about this patient, which its group shows.
 async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
     let rows = queue::query(tx, &IS_OF_GROUP, &[&id, &medical::group(patient)]).await?;
     Ok(!rows.is_empty())
@@ -174,7 +174,7 @@ fn no_such_job() -> Problem {
     Problem::because(StatusCode::NOT_FOUND, "there is no such job")
 }
 
-/// Returns a refusal by the queue itself, in the queue's own words.
+/// A refusal by the queue itself, in the queue's own words.
 pub(super) fn refused(error: Error) -> Problem {
     match error.field() {
         Some("payload") => Problem::because(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),

@@ -35,15 +35,16 @@ pub const HEADER_BYTES: usize = 16 * 1024;
 /// retry. It is below the 29 s of an API gateway.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum number of requests about jobs at the same time. The answer to further ones asks the client
-/// to retry. This limits the memory for bodies. The pool limits the work.
+/// Maximum number of requests at the same time on one group of routes, such as those about jobs. The answer
+/// to further ones asks the client to retry. This limits the memory for bodies. The pool limits the work.
 pub const IN_FLIGHT: usize = 64;
 
-/// Maximum number of requests of one client among them, because a request waits for its body.
+/// Maximum number of requests of one client at the same time, on all routes, because a request holds its
+/// place while it waits for its body.
 pub const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 4;
 
-/// Maximum number of credentials of one address that are looked up at the same time, of those that were not
-/// good before. Further ones wait: behind a proxy, all callers have its address. It is half of the pool's
+/// Maximum number of credentials from one address that are looked up at the same time, of those that were not
+/// good before. Further ones wait: behind a proxy, all callers have its address. This is half of the pool's
 /// connections by default, so that others have some.
 pub const LOOK_UPS_OF_ONE: usize = 4;
 
@@ -81,7 +82,7 @@ pub(super) fn uncached<S: Clone + Send + Sync + 'static>(
     routes.layer(SetResponseHeaderLayer::overriding(CACHE_CONTROL, no_store))
 }
 
-/// A body takes memory as it arrives, so it is received at a place.
+/// A body takes memory as it arrives, so it is received only when the request has a place.
 async fn in_a_place(
     State(places): State<FairQuota<()>>,
     request: Request,

@@ -53,7 +53,7 @@ impl LinkKeys {
         Ok(format!("{id}-{tag}"))
     }
 
-    /// Returns the event of a link, if the link was signed for this client. Runs in constant time.
+    /// The event of a link, if the link was signed for this client. Signatures are compared in constant time.
     pub(super) fn verify(&self, link: &Link, client: Option<Uuid>) -> Option<i64> {
         let is_signed = |key: &Vec<u8>| {
             let signed = signature(key, link.id, client);
@@ -70,7 +70,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Accepts only the exact format that we write, so a job has only one address.
+    /// Accepts only the exact format that [`LinkKeys::sign`] writes, so a job has only one address.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (number, tag) = text.split_once('-')?;
         let id: i64 = number.parse().ok()?;

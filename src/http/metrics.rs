@@ -11,7 +11,7 @@ use tidegate::{Database, Error, Lookup, config};
 use tidegate_admin::prometheus::{Exporter, Format};
 use utoipa_axum::router::OpenApiRouter;
 
-/// Whether there are metrics.
+/// The setting for whether there are metrics.
 const METRICS: &str = "TIDEGATE_HTTP_METRICS";
 
 /// Who may read the metrics.
@@ -26,7 +26,8 @@ pub enum Scrapes {
 }
 
 impl Scrapes {
-    /// By the flag or `TIDEGATE_HTTP_METRICS`, and by whether only this machine is served.
+    /// Reads `TIDEGATE_HTTP_METRICS`, unless a flag says `always`. Where only this machine is served, metrics
+    /// need no credential.
     ///
     /// # Errors
     /// [`Error::Config`] when the variable is neither `on` nor `off`.
@@ -44,7 +45,6 @@ impl Scrapes {
     }
 }
 
-/// The route, over this database.
 pub(super) fn route<S: Clone + Send + Sync + 'static>(database: Database) -> OpenApiRouter<S> {
     let exporter = Arc::new(Exporter::new(database));
     OpenApiRouter::new().route("/metrics", routing::get(metrics).with_state(exporter))

@@ -13,7 +13,7 @@
 //! - `posted`: the JSON of a request, and the transaction that does what it asks for
 //! - `callers`: authentication and permissions of callers
 //! - `links`: the ids in links to jobs, which cannot be guessed
-//! - `answer`: the bodies, by the table "Reading a job"
+//! - `answer`: the bodies about a job, by the table "Reading a job"
 //! - `problem`: every refusal, in one format
 //! - `health`: `GET /healthz`, `GET /readyz`
 //! - `metrics`: `GET /metrics` for Prometheus, if it is turned on
@@ -140,8 +140,8 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
     limits::around(routes)
 }
 
-/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent
-/// anywhere. The spans are sent before the answer, because the process may be frozen after it.
+/// Adds recording to the router, if traces are sent anywhere: what requests publish is recorded. The spans
+/// are sent before the answer, because the process may be frozen after it.
 pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
     let Some(telemetry) = telemetry else {
         return router;
@@ -160,8 +160,8 @@ struct Wakes {
     waits: bool,
 }
 
-/// Adds starting drains with this to the router, if there is something to start them with. `waits` says
-/// whether the answer waits until a drain is started.
+/// Adds a wake-up to the router, if there is a `starter`: a POST that succeeds starts a drain. `waits` says
+/// whether the answer waits until the drain is started.
 pub fn waking(
     router: Router,
     database: &Database,
@@ -188,14 +188,14 @@ async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -
     answer
 }
 
-/// Builds the router of a function with invalid settings. It reports them to every caller and keeps running.
+/// The router of a function with invalid settings. It answers every request with 503 and keeps running.
 pub fn unconfigured() -> Router {
     limits::around(Router::new().fallback(|| async {
         Problem::unavailable("the settings of this service are not valid; its log says why")
     }))
 }
 
-/// Returns routes together with their documentation. Neither exists without the other.
+/// The routes together with their documentation. Neither exists without the other.
 fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(health::healthz))
@@ -220,8 +220,8 @@ async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], text)
 }
 
-/// Returns a working connection of the pool, soon or not at all. If a function was frozen between two
-/// requests, its connection may be dead. It then gets another one.
+/// A working connection of the pool, soon or not at all. If a function was frozen between two requests, its
+/// connection may be dead. Then the request gets another one.
 async fn connection(database: &Database) -> Result<Client, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
     let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;

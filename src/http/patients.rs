@@ -111,7 +111,7 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
     }
 }
 
-/// Returns the employee who reads: the user of the credential, or the one that the query names.
+/// The employee who reads: the user of the credential, or the one that the query names.
 fn reader(caller: Caller, query: &str) -> Result<Option<Uuid>, Problem> {
     let mut pairs = query.split('&');
     let named = pairs.find_map(|pair| pair.strip_prefix("user_id="));

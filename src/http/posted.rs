@@ -1,5 +1,5 @@
-//! Owns how a request with a body is read: JSON from a caller that the gate has let in. One transaction does
-//! what it asks for.
+//! Owns how a request with a body is read, which is JSON from a caller that the gate has let in, and the one
+//! transaction that does what the request asks for.
 
 use axum::RequestExt;
 use axum::body::Bytes;
@@ -17,7 +17,7 @@ use super::{Shared, begin, connection};
 
 /// A request with JSON in its body.
 pub(super) struct Posted {
-    /// Whom the gate has let in.
+    /// The caller that the gate has let in.
     pub caller: Caller,
     /// The content of the body.
     pub json: Value,
@@ -52,8 +52,8 @@ impl FromRequest<Shared> for Posted {
 }
 
 impl Posted {
-    /// Does this work in a transaction, under the trace of the request. A connection that was lost leaves the
-    /// pool.
+    /// Does the work in a transaction, under the trace of the request, and commits it. A connection that was
+    /// lost leaves the pool.
     pub(super) async fn committed<T>(
         &self,
         work: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<T, Error>> + Send,

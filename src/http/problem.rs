@@ -34,7 +34,7 @@ pub struct Reason {
     pub invalid: Vec<FieldError>,
 }
 
-/// Limits the list, because the answer to a body full of faults must not be ten times its size.
+/// The most faults in a list: the answer to a body full of faults must not be ten times its size.
 const MOST_INVALID: usize = 1000;
 
 /// A refusal with its status.
@@ -190,8 +190,8 @@ impl From<Error> for Problem {
     }
 }
 
-/// Reports whether the same request may succeed later: no connection, no free connection, a lost
-/// connection, a timeout, or a database that is not migrated yet.
+/// Whether the same request may succeed later: no connection, no free connection, a lost connection, a
+/// timeout, or a database that is not migrated yet.
 fn is_passing(error: &Error) -> bool {
     let passing = [
         SqlState::UNDEFINED_TABLE,

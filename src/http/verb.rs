@@ -56,7 +56,7 @@ pub struct Serve {
 /// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be
 /// authenticated.
 pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
-    // Bound before it says that it listens: a signal must not end the process without its answer.
+    // Catches signals before it says that it listens: none may end the process without the verb's answer.
     let stop = stop_signal();
     let listen = request.listen;
     let access = Access::from_settings(&environment)?;

@@ -6,7 +6,7 @@
 //!
 //! A postponed check completes its event and emits a new event, which has all its attempts. The
 //! statement that moves the old event to the log also publishes the new one (A17), fenced by the lease:
-//! both happen or neither. No own transaction is needed, because nothing else is written with it.
+//! both happen or neither. The handler needs no transaction, because nothing else is written.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,8 +25,8 @@ use crate::app::client::{HttpClient, HttpService};
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";
 
-/// How many checks run at a time, in all drains together. If as many are NEW, because another system performs
-/// some of them, a check is postponed (B34).
+/// How many checks run at a time, in all drains together. If this many are NEW, because another system
+/// performs some of them, a check is postponed (B34).
 pub(crate) const PLACES: u16 = 2;
 
 /// Time reserved for storing the answer: a tenth of the handler's time limit, at most this long.
@@ -80,7 +80,7 @@ impl Checks {
         Ok(Self { service, delay })
     }
 
-    /// Runs the four steps.
+    /// Runs the four steps: looks at the check, takes a place, asks the service, stores its answer.
     pub(crate) async fn check_issuing(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
         check.check().reject("payload")?;
         match store::standing(ctx, check).await? {
@@ -135,7 +135,7 @@ impl Checks {
     }
 }
 
-/// Returns how long to postpone a check that must start within `left`, if it has a deadline. If the
+/// How long to postpone a check that must start within `left`, if it has a deadline. If the
 /// full delay would reach the deadline, the check is postponed for half of the remaining time, so that
 /// it returns in time, but for at least one second, so that it does not return constantly. In its last
 /// second it is scheduled for its deadline. It never starts then: it ends as expired (B13).
@@ -146,9 +146,9 @@ fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
     }
 }
 
-/// Takes a place, or returns when there was none. If one is that of another check of ours, because another
-/// system has the other place, waits for it: to put off all checks until later would leave it idle. Waits for
-/// at most half of the handler's time, and leaves the rest to the call.
+/// Takes a place, or returns the time when there was none. If another system has one place, and another
+/// check of ours the other, it waits for that one: postponing this check would leave the place idle. It waits
+/// for at most half of the handler's time, and leaves the rest to the call.
 async fn take_place(
     check: &IssuingCheck,
     ctx: &Context,
@@ -186,8 +186,8 @@ async fn leave_place(check: &IssuingCheck, ctx: &Context) {
     }
 }
 
-/// An answer that Postgres cannot store, for example one with `\u0000` in it, is the service's fault: after
-/// the last attempt an alarm tells somebody.
+/// An answer that Postgres cannot store, for example one with `\u0000` in it, is the service's fault. The
+/// check is tried again, and after the last attempt an alarm tells somebody.
 fn unstored(error: Error) -> HandlerError {
     if error.is_bad_data() {
         return HandlerError::call_failed("ai_check_answer", "the answer cannot be stored");

@@ -55,10 +55,10 @@ pub struct ReceiveIssuingReport {
 ///  "dueAt": "2027-01-11T09:00:00Z", "startBefore": "2027-01-12T09:00:00Z"}
 /// ```
 ///
-/// A message with another `kind` or `stage` is irrelevant. One without them is refused, because nobody would
-/// miss it. `dueAt` is the time when the
-/// task is overdue; without it the task is never overdue. `startBefore` is the deadline of the event (B13);
-/// without it there is no deadline. Both may be missing or null. Other fields are allowed and ignored.
+/// A message with another `kind` or `stage` is irrelevant. A message without them is refused: if it were
+/// ignored, nobody would notice the loss. `dueAt` is the time when the task is overdue; without it the task
+/// is never overdue. `startBefore` is the deadline of the event (B13); without it there is no deadline. Both
+/// may be missing or null. Other fields are allowed and ignored.
 ///
 /// Events of one application have the same group, so its checks run one after the other (the seed's own
 /// example of a group). They also have the same correlation id. If a message arrives again after its event
@@ -129,7 +129,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns `None` if the message is irrelevant.
+    /// Reads the check that the message requests; `None` if the message is irrelevant.
     pub(crate) fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
             return Err(Error::Invalid("message: must be a JSON object".to_owned()));

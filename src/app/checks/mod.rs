@@ -10,10 +10,11 @@
 //! The meaning of NEW needs care. The requirement only says: count the rows of `issuing_check` whose
 //! `work_statusom` is NEW; if there are two or more, save the event anew. If a row were NEW as soon as
 //! its message arrives, three simultaneous messages would wait for each other forever. Therefore a row
-//! is PLANNED until its check begins, NEW while the AI service works on it, and DONE after the answer.
+//! is PLANNED until its check begins, NEW while the AI service works on it, and then DONE. It is OVERDUE
+//! if the check came too late.
 //!
-//! Two checks run at a time: the policy of the kind sees to that, without a look at the rows. The gate sees
-//! checks that another system performs.
+//! Two checks run at a time: the policy of the kind sees to that, without a look at the rows. The gate also
+//! counts the checks that another system performs.
 //!
 //! # Layout
 //!
@@ -58,7 +59,7 @@ pub struct IssuingCheck {
 
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
 
-/// Returns the schemas of messages and payloads.
+/// The schemas of messages and payloads.
 pub(super) fn schemas() -> Described {
     let mut schemas = Described::new();
     describe::<intake::Wanted>(&mut schemas);
@@ -78,8 +79,8 @@ impl IssuingCheck {
         Err(schema::refused("payload", &faults))
     }
 
-    /// Returns a key that is the same for every event of this check, in every database. The key
-    /// identifies the check, not the event, because one check may need several events.
+    /// A key that is the same for every event of this check, in every database. It identifies the check, not
+    /// the event, because one check may need several events.
     fn key(&self) -> Result<String, serde_json::Error> {
         dedup_key("issuing-check", self, &[])
     }

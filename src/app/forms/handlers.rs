@@ -1,6 +1,5 @@
-//! Owns the handlers of the forms system. A handler is a method of the one service it calls, so it
-//! cannot call another one (A18). If that service is down, no other service is
-//! called again because of it (A19).
+//! Owns the handlers of the forms system. A handler is a method of the one service it calls, so it cannot
+//! call another one (A18). If that service is down, no other service is called again because of it (A19).
 //!
 //! Every handler may run again for the same event (D8). For calls to a service, the idempotency key
 //! and the reference make a repetition harmless. For writes to the database, one transaction
@@ -17,7 +16,7 @@ use super::services::{
 use super::store;
 use uuid::Uuid;
 
-/// Returns the handlers of a step.
+/// The handlers of each step, each with the service that it calls.
 pub fn handlers<'a>(
     services: &'a Services,
     event: &'a FormEvent,
@@ -273,8 +272,8 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
     ctx.emit(&NewEvent::of(event)?.group(group_of(form_id)))
 }
 
-/// Loads a form to tell its company of an end. If the form has ended otherwise, that end stands: nobody is
-/// told "Approved" of an application that was cancelled or declined.
+/// Loads a form, to tell its company how it ended. If the form has ended otherwise, that end stands: nobody
+/// is told "Approved" of an application that was cancelled or declined.
 async fn ended(end: FormStatus, form_id: &str, ctx: &Context) -> Result<Form, HandlerError> {
     let form = store::load(ctx, form_id).await?;
     // A message ends its form, but an event that was published by hand does not.
@@ -292,7 +291,7 @@ fn did_not_stand(form: &Form) -> HandlerError {
     )
 }
 
-/// Returns the reference of notifications about a grant.
+/// The reference of notifications about a grant.
 fn of_grant(grant: &Grant) -> String {
     format!("grant/{}", grant.grant_number)
 }

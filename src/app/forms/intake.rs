@@ -43,8 +43,8 @@ pub const NO_GRANT_OF_FORM: &str = "grant_number: must be the number of a grant 
 pub const ID_OF_A_CLIENT: &str =
     "form.id: must not begin with a UUID and a slash, because CLIENT/ID is the form of a client";
 
-/// Returns the id under which a form is stored. Each client, and whoever is not identified, has ids of its
-/// own, so `CLIENT/ID` is the id of no form that has no client.
+/// The id under which a form is stored. Each client has ids of its own, stored as `CLIENT/ID`. `None` if a
+/// form without a client has such an id.
 fn stored_id(client: Option<Uuid>, id: &str) -> Option<String> {
     if let Some(client) = client {
         return Some(format!("{client}/{id}"));
@@ -54,7 +54,7 @@ fn stored_id(client: Option<Uuid>, id: &str) -> Option<String> {
     (!is_of_client).then(|| id.to_owned())
 }
 
-/// Returns the group of a form's events.
+/// The group of a form's events.
 pub(super) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
@@ -237,8 +237,8 @@ fn granted(content: Value) -> Result<Grant, Error> {
     serde_json::from_value(content).map_err(|_| Error::Invalid(needed.to_owned()))
 }
 
-/// Returns the event of a letter about a case that no form has. If the company has a form whose case is still
-/// being opened, the letter may be about that one, so it waits behind the form's events.
+/// The event of a letter about a case that no form has. If the company has a form whose case is still being
+/// opened, the letter may be about that case, so it waits behind the form's events.
 pub(super) fn external(
     letter: events::ExternalLetterReceived,
     waits_for: Option<&str>,
@@ -249,7 +249,7 @@ pub(super) fn external(
     Ok(event.set_if(group, NewEvent::group))
 }
 
-/// Records that a grant letter was viewed: of a client and its form, if these are named. Publishes
+/// Records that a grant letter was viewed. With `of`, the letter must be of this client's form. Publishes
 /// `grant_letter_viewed` outside the form's group, because a count need not wait for other events.
 ///
 /// # Errors

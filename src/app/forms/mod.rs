@@ -1,6 +1,6 @@
 //! The forms system: applications for grants, from the submitted form to the letter that answers
-//! it. Several systems process an application. Each works at its own pace and may be down at times,
-//! so every step is an event of its own.
+//! it. Several systems process an application. Each works at its own pace and may be down at times, so every
+//! step is an event of its own.
 //!
 //! ```text
 //! form_submitted → form_archived → case_opened

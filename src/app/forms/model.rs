@@ -20,7 +20,7 @@ use crate::app::schema;
 pub struct Private(String);
 
 impl Private {
-    /// Wraps the text.
+    /// Marks a text as private.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -1,5 +1,4 @@
-//! Owns the calls of the forms system to its three services.
-//! [`HttpService`] decides how a call fails.
+//! Owns the calls of the forms system to its three services. [`HttpService`] decides how a call fails.
 //!
 //! Each call identifies its subject by a reference of our own (`form/…`, `grant/…`). The reference
 //! stays the same when an event is replayed with another id, and therefore another idempotency key.
@@ -52,7 +51,7 @@ impl Services {
 pub struct Archive(HttpService);
 
 impl Archive {
-    /// Stores a document, and returns where. Its reference says `what` it is, and the id of that.
+    /// Stores a document, and returns where. Its reference says `what` it is, and of which `id`.
     pub(super) async fn store(
         &self,
         ctx: &Context,

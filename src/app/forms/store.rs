@@ -78,8 +78,8 @@ UPDATE forms.form SET status = $2, updated_at = clock_timestamp()
  WHERE id = $1 AND (status = 'submitted' OR status = 'approved' AND $2 = 'cancelled')
 RETURNING id";
 
-    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. That
-    /// of a letter that came before the number of its case gets its form later.
+    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. The
+    /// grant of a letter that came before the number of its case gets its form later.
     SAVE_GRANT: "forms.save_grant" [TEXT, JSONB, JSONB] = "\
 INSERT INTO forms.awarded_grant AS g
        (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
@@ -139,7 +139,6 @@ pub(super) async fn submit(
     Ok(id.is_some())
 }
 
-/// Returns a stored form.
 pub(super) async fn form(client: &impl Queryable, form_id: &str) -> Result<Option<Form>, Error> {
     document(client, &LOAD, &[&form_id]).await
 }
@@ -151,7 +150,7 @@ pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerEr
     form.ok_or_else(|| missing(form_id))
 }
 
-/// Returns the parts of what a company reads about something.
+/// The texts that a company reads about an event of its form, by part; empty if there are none.
 pub(super) async fn notice(
     ctx: &Context,
     about: &'static str,
@@ -161,7 +160,6 @@ pub(super) async fn notice(
     Ok(parts.unwrap_or_default())
 }
 
-/// Returns the form with its progress.
 pub(super) async fn progress(
     client: &impl Queryable,
     form_id: &str,
@@ -170,8 +168,8 @@ pub(super) async fn progress(
     Ok(form(client, form_id).await?.zip(progress))
 }
 
-/// Stores the case and returns the form's case. As those who receive messages, it locks the case first, then
-/// the form.
+/// Stores the case, unless the form has one, and returns the form's case. Like [`form_of`], it locks the case
+/// before the form.
 pub(super) async fn keep_case(
     client: &impl Queryable,
     form_id: &str,
@@ -196,7 +194,7 @@ pub(super) async fn adopt(
     Ok(adopted.unwrap_or_default())
 }
 
-/// Returns the case that an earlier run stored, if any.
+/// The case that an earlier run stored, if any.
 pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let client = ctx.connection().await?;
     Ok(document(&*client, &CASE_OF, &[&form_id]).await?)
@@ -207,7 +205,7 @@ async fn lock_case(client: &impl Queryable, case: &Measure) -> Result<(), Error>
     query(client, &LOCK_CASE, &case).await.map(drop)
 }
 
-/// Returns the form of a case. A form that gets the case meanwhile finds what this transaction stores.
+/// The form of a case. A form that gets the case meanwhile finds what this transaction stores.
 pub(super) async fn form_of(
     client: &impl Queryable,
     case: &Measure,
@@ -226,8 +224,8 @@ pub(super) async fn advance(
     Ok(())
 }
 
-/// Returns the form that has got the case of this letter, and a form of the letter's company whose case is
-/// still being opened.
+/// The form that has got the case of this letter, and a form of the letter's company whose case is still
+/// being opened.
 pub(super) async fn letter(
     client: &impl Queryable,
     letter_id: Option<Uuid>,
@@ -251,8 +249,7 @@ pub(super) async fn save_grant(
     number.map(drop).ok_or_else(foreign)
 }
 
-/// Returns the form of a grant, or `None` if the grant is unknown or its case belongs to another
-/// system.
+/// The form of a grant; `None` if the grant is unknown or its case belongs to another system.
 pub(super) async fn form_of_grant(
     client: &impl Queryable,
     grant_number: &str,
@@ -265,7 +262,7 @@ pub(super) async fn form_of_grant(
 /// system that sent it, and the sender's own id of it. A message with a known key is a repetition.
 pub(super) type MessageKey<'a> = (Option<Uuid>, &'a str, &'a str);
 
-/// Returns the id of the stored message, or `None` if it was already stored.
+/// Stores a message, and returns its id; `None` if its key is known.
 pub(super) async fn keep_message(
     client: &impl Queryable,
     (sender, source, external_id): &MessageKey<'_>,
@@ -277,7 +274,6 @@ pub(super) async fn keep_message(
     first(client, &KEEP_MESSAGE, &params).await
 }
 
-/// Whether the stored message with this key has this content.
 pub(super) async fn is_kept(
     client: &impl Queryable,
     (sender, source, external_id): &MessageKey<'_>,

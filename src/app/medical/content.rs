@@ -1,4 +1,4 @@
-//! Owns the shapes of signed contents. The schema prescribes only the fields that the jobs use to decide. All
+//! Owns the shapes of signed contents. The schema prescribes only the fields by which the jobs decide. All
 //! other fields are stored as they were signed.
 
 use serde::Deserialize;

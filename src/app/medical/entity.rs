@@ -72,7 +72,7 @@ pub enum EntityStatus {
 }
 
 impl EntityKind {
-    /// Returns the state of a new entity of this kind.
+    /// The state of a new entity of this kind.
     pub(super) fn initial(self) -> EntityStatus {
         match self {
             Self::Encounter => EntityStatus::Finished,
@@ -149,7 +149,7 @@ impl Entity {
         demand(allowed.contains(status), conflict(needed))
     }
 
-    /// Reports whether this legal entity uses the service request.
+    /// Whether this legal entity uses the service request.
     pub(super) fn is_used_by(&self, client_id: Uuid) -> bool {
         self.facts["used_by_legal_entity"] == json!(client_id)
     }
@@ -214,17 +214,17 @@ fn same(one: &Value, other: &Value) -> bool {
 /// Requires a condition.
 ///
 /// # Errors
-/// This one, if it does not hold.
+/// `error`, if the condition does not hold.
 pub(super) fn demand(holds: bool, error: HandlerError) -> Result<(), HandlerError> {
     if holds { Ok(()) } else { Err(error) }
 }
 
-/// Returns an expected error: the request conflicts with the stored data.
+/// An expected error: the request conflicts with the stored data.
 pub(super) fn conflict(message: impl fmt::Display) -> HandlerError {
     HandlerError::reject("409", message)
 }
 
-/// Returns an expected error: the requested entity does not exist.
+/// An expected error: the requested entity does not exist.
 pub(super) fn not_found(what: impl fmt::Display) -> HandlerError {
     HandlerError::reject("404", format!("{what} not found"))
 }

@@ -4,10 +4,11 @@
 //! # Layout
 //!
 //! - [`payload`] defines what clients may request, and checks a request.
-//! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which
-//!   `signed` opens.
-//! - [`authority`] decides who may do a job.
-//! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
+//! - [`value`] and [`entity`] define the parts of payloads and of signed contents, and [`content`] the shapes
+//!   of these contents, which `signed` opens.
+//! - [`authority`] has the words for who may do a job.
+//! - [`transition`] checks who does a job, and turns it into a change. `rules` contains the rules of each
+//!   kind.
 //! - [`verdict`] builds the stored result of a job.
 //! - [`record`] reads data, and confirms approvals at once.
 //! - [`services`] notifies the patient and verifies signatures.
@@ -47,7 +48,7 @@ macro_rules! dispatched {
         }
 
         impl MedicalJob {
-            /// Returns the only handler of a job.
+            /// The only handler of a job.
             pub(super) fn handlers<'a>(
                 &'a self,
                 services: &'a services::Services,

@@ -17,8 +17,8 @@ pub use super::store::read;
 use super::store::{self, CHANGE, EntityRow, Patient};
 use super::value::AccessLevel;
 
-/// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses,
-/// or what an active approval permits its employee `user_id` to read.
+/// Whether a legal entity may read a record: one that belongs to it, a service request that it uses, or what
+/// an active approval permits its employee `user_id` to read.
 ///
 /// # Errors
 /// Database errors.
@@ -42,7 +42,7 @@ pub enum Confirmed {
     Active(Box<Record>),
     /// The patient has no such approval.
     Unknown,
-    /// The confirmation is of the legal entity that asked for it.
+    /// The legal entity that asked for the approval confirms it, which it must not.
     Asker,
 }
 

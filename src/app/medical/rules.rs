@@ -8,10 +8,9 @@
 //!   references are the resources of an approval, the episode of a new encounter, the referrals of a new
 //!   episode, and what a service request was completed with, which must be the client's own.
 //! - Who may do a job is no rule of a kind but its [`Authority`](super::authority::Authority), which is
-//!   looked at first.
+//!   checked as soon as the entity is found.
 //! - A content gets 422 if it is not base64 of JSON, lacks required fields, is about another patient or the
-//!   future, or is not signed. It gets 409
-//!   if it conflicts with the stored data.
+//!   future, or is not signed. It gets 409 if it conflicts with the stored data.
 //! - There is no register of employees and legal entities here. The signer is the user who makes the
 //!   request (`user_id`). "signer = employee" means that the content names that user (`recorded_by`,
 //!   `requester_employee`). "Own organization" means `client_id`: an entity belongs to the client that
@@ -22,8 +21,8 @@
 //! - The episode of an encounter must be active when the package is created. A package has at most 60
 //!   entities, because the links to them must fit into a stored result.
 //! - Service requests expire at 23:59:59 UTC of the seventh day after the day of their creation.
-//! - No job answers with ✗500. A call that a service refuses costs an attempt, and the job waits 24 hours
-//!   for one that does not answer. Then it has `failed_with_error`.
+//! - No job answers with 500. A call that a service refuses costs an attempt, and the job waits 24 hours for
+//!   a service that does not answer. Then the job has `failed_with_error`.
 //! - "Equals stored" ignores `status`, `status_reason` and `explanatory_letter` of each entity. It
 //!   requires the complete package, with exactly the same entities.
 
@@ -374,8 +373,8 @@ impl Transition for payload::ServiceRequestResendJob {
 
 // --- What several rules share ---
 
-/// Refuses references to entities that the patient does not have, with 422 and the place of each
-/// reference.
+/// Returns the entities that a job refers to. Refuses those that the patient does not have, with 422 and the
+/// place of each.
 async fn must_exist(
     patient: &Patient<'_>,
     wanted: &[(EntityKind, Uuid, String)],
@@ -402,7 +401,7 @@ fn listed(
     entities.map(place).collect()
 }
 
-/// Returns the service request that a job is about, which must have this state.
+/// Finds the service request that a job is about, which must have this state, and begins the plan.
 async fn service_request(
     patient: &Patient<'_>,
     id: Uuid,
@@ -413,7 +412,7 @@ async fn service_request(
     Ok((request, plan))
 }
 
-/// Returns a signed content, which must be about the entity with this id.
+/// Opens a signed content, which must be about the entity with this id.
 fn signed_root<T: Content>(id: Uuid, signed_data: &str) -> Result<Part, HandlerError> {
     let root = open::<T>(signed_data)?.root;
     let description = "must be the id that the job is about";
@@ -502,7 +501,7 @@ fn not_the_package() -> HandlerError {
     conflict("the entities of the package are not the stored ones")
 }
 
-/// Returns the reasons of a cancellation, as stated in its signed content.
+/// The reasons of a cancellation, as stated in its signed content.
 fn reasons(part: &Part) -> Value {
     json!({"status_reason": part.content["status_reason"],
         "explanatory_letter": part.content["explanatory_letter"]})

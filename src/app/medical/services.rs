@@ -60,8 +60,8 @@ impl Services {
         })
     }
 
-    /// Notifies the patient. If a message cannot be sent, it is the system's fault (500), never the user's
-    /// (4xx).
+    /// Notifies the patient. That a message cannot be sent is the system's fault, never the user's (4xx), so
+    /// the job is tried again.
     pub(super) async fn tell(
         &self,
         call: Call,
@@ -80,13 +80,12 @@ impl Services {
         service.tell(path, key, &body).await
     }
 
-    /// Returns what the settings give up.
+    /// What the settings give up, for the log and the doctor.
     pub(in crate::app) fn warnings(&self) -> Vec<&'static str> {
         let unverified = "signatures of medical jobs are not verified: SIGNATURES=unverified";
         Vec::from_iter(self.unverified.then_some(unverified))
     }
 
-    /// Reports whether signatures are verified.
     pub(super) fn verify_signatures(&self) -> bool {
         !self.unverified
     }

@@ -60,7 +60,7 @@ fn decode(signed_data: &str) -> Option<Value> {
     (!holds_nul(&json)).then_some(json)
 }
 
-/// Reports whether a text or a field name contains the character NUL, which the database cannot store.
+/// Whether a text or a field name contains the character NUL, which the database cannot store.
 fn holds_nul(json: &Value) -> bool {
     match json {
         Value::String(text) => text.contains('\0'),
@@ -96,13 +96,13 @@ fn split<T: Content>(json: &Value) -> Option<Signed> {
 }
 
 impl Signed {
-    /// Returns the root first, then the entities below it.
+    /// The root first, then the entities below it.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
         std::iter::once(&self.root).chain(&self.below)
     }
 
-    /// Returns the faults of entities that are to be created for this patient: duplicate ids, states that are
-    /// not the initial one, and what must be said of a new entity.
+    /// The faults of entities that are to be created for this patient: duplicate ids, states that are not the
+    /// initial one, another patient, and a code or a date that is missing or wrong.
     pub(crate) fn faults_of_new(&self, patient_id: Uuid) -> Vec<FieldError> {
         let mut faults = Vec::new();
         for (index, part) in self.parts().enumerate() {

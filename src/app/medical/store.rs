@@ -42,7 +42,7 @@ statements! {
   ORDER BY kind, id
     FOR NO KEY UPDATE");
 
-    /// Returns which of these ids are already taken, by any patient and for any kind of entity.
+    /// Those of these ids that are taken, by any patient and for any kind of entity.
     TAKEN: "medical.taken" [JSONB] = "\
 SELECT to_jsonb(e.id)::text
   FROM medical.entity AS e
@@ -51,8 +51,8 @@ SELECT to_jsonb(e.id)::text
     KNOWS_PATIENT: "medical.knows_patient" [UUID] =
         "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-    /// Reports whether an employee of a legal entity reaches an entity of others: an active approval names
-    /// it, or an entity that it is a part of. The approval for a service request is also for its result.
+    /// Whether an employee of a legal entity reaches an entity of others: an active approval names it, or an
+    /// entity that it is a part of. The approval for a service request is also for its result.
     REACHES: "medical.reaches" [UUID, TEXT, UUID, UUID, UUID, TEXT] = "\
 WITH RECURSIVE named AS (
     SELECT kind, id, parent_id FROM medical.entity WHERE patient_id = $1 AND kind = $2 AND id = $3
@@ -69,8 +69,7 @@ SELECT EXISTS (
            SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
 
     /// Creates entities of the client. Service requests expire with the seventh day after the day of their
-    /// creation.
-    /// Days are in UTC, because the servers of one system may be in different time zones.
+    /// creation. Days are in UTC, because the servers of one system may be in different time zones.
     pub(super) CREATE: "medical.create" [UUID, JSONB, INT8, TEXT, TEXT, UUID, UUID] = "\
 WITH created AS (
     INSERT INTO medical.entity
@@ -159,7 +158,7 @@ pub async fn read(
     document(client, &READ, &[&patient_id, &kind.to_string(), &id]).await
 }
 
-/// Reports whether an approval lets an employee of a legal entity do this with an entity of others.
+/// Whether an approval lets an employee of a legal entity do this with an entity of others.
 ///
 /// # Errors
 /// Database errors.
@@ -224,7 +223,7 @@ impl Patient<'_> {
         .await
     }
 
-    /// Reports whether any entity is stored for this patient.
+    /// Whether any entity is stored for this patient.
     pub(super) async fn is_known(&self) -> Result<bool, Error> {
         let known = first(&self.client, &KNOWS_PATIENT, &[&self.common.patient_id]).await?;
         Ok(known.unwrap_or_default())
@@ -245,7 +244,7 @@ impl Patient<'_> {
         refuse(&faults.collect::<Vec<_>>())
     }
 
-    /// Returns links to entities of this patient, as a result.
+    /// The result of a job with links to entities of this patient.
     pub(super) fn links(&self, entities: &[(EntityKind, Uuid)]) -> Value {
         verdict::links(self.common.patient_id, entities)
     }

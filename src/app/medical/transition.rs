@@ -22,16 +22,19 @@ use super::store::{CHANGE, CREATE, EntityRow, Patient};
 use super::value::AccessLevel;
 use super::verdict::{RESULT_LIMIT, fit};
 
-/// The rules of a kind. A new kind needs them besides its payload.
+/// The rules of a kind, which a new kind needs besides its payload.
 pub trait Transition: Job {
-    /// Returns the plan, or an expected error: 403, 404, 409 or 422.
+    /// Decides what the job changes.
+    ///
+    /// # Errors
+    /// An expected error: 403, 404, 409 or 422.
     fn plan(
         &self,
         patient: &Patient<'_>,
     ) -> impl Future<Output = Result<Plan, HandlerError>> + Send;
 }
 
-/// Returns the only handler of a job, which has the name of the kind.
+/// The only handler of a job, which has the name of the kind.
 pub(super) fn handlers<'a, J: Transition>(
     services: &'a Services,
     job: &'a J,
@@ -79,7 +82,6 @@ async fn prepare<'a, J: Transition>(
     Ok((tx, plan))
 }
 
-/// Returns the patient of a job.
 fn of<'a, J: Transition>(job: &'a J, client: Conn<'a>) -> Patient<'a> {
     Patient {
         client,
@@ -167,7 +169,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Sets the result.
+    /// Sets the result that the client reads.
     pub(super) fn answer(self, result: Value) -> Self {
         Self { result, ..self }
     }

@@ -27,7 +27,7 @@ impl TryFrom<String> for Date {
 }
 
 impl Date {
-    /// Reports whether no place on earth has reached this day yet.
+    /// Whether no place on earth has reached this day yet.
     pub(super) fn is_future(&self) -> bool {
         let east = Timestamp::now() + SignedDuration::from_hours(14);
         self.0 > east.strftime("%F").to_string()

@@ -15,7 +15,7 @@ pub const RESULT_LIMIT: usize = 10_000;
 /// the limit.
 const DETAILS_LIMIT: usize = RESULT_LIMIT - 200;
 
-/// Returns an expected error: the request is invalid in these places.
+/// An expected error: the request is invalid in these places.
 pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     let details = fit(json!({ "invalid": errors }), DETAILS_LIMIT);
     let fault = Fault::new("422", "the request is not valid");
@@ -33,12 +33,12 @@ pub(super) fn refuse(errors: &[FieldError]) -> Result<(), HandlerError> {
     }
 }
 
-/// Returns an expected error: the request is invalid in this place.
+/// An expected error: the request is invalid in this place.
 pub(super) fn fault(entry: &str, rule: &str, description: &str) -> HandlerError {
     invalid(&[FieldError::new(entry, rule, description)])
 }
 
-/// Returns the links where entities can be read.
+/// A result with links to where entities can be read.
 pub(super) fn links(patient_id: Uuid, entities: &[(EntityKind, Uuid)]) -> Value {
     let link = |(kind, id): &(EntityKind, Uuid)| json!({"entity": kind, "href": kind.href(patient_id, *id)});
     json!({ "links": entities.iter().map(link).collect::<Vec<_>>() })

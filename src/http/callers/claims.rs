@@ -26,14 +26,14 @@ fn authorizer(extensions: &Extensions) -> Option<&Authorizer> {
     context.authorizer.as_ref()
 }
 
-/// Returns the IAM identity that AWS has verified, as [`principal`] writes it.
+/// The IAM identity that AWS has verified, as [`principal`] writes it.
 pub(super) fn identity(extensions: &Extensions) -> Option<String> {
     let arn = authorizer(extensions)?.iam.as_ref()?.user_arn.as_ref()?;
     Some(principal(arn).unwrap_or_else(|| arn.clone()))
 }
 
-/// Returns the ARN of a role or a user without its path, or `None` if it is the ARN of something else. A
-/// session has the ARN of its role: the caller chooses the session's name.
+/// The ARN of a role or a user without its path; `None` for the ARN of anything else. A session has the ARN
+/// of its role, because the caller chooses the session's name.
 pub(super) fn principal(arn: &str) -> Option<String> {
     let parts: Vec<&str> = arn.splitn(6, ':').collect();
     let ["arn", partition, service, "", account, resource] = parts[..] else {
@@ -50,7 +50,7 @@ pub(super) fn principal(arn: &str) -> Option<String> {
         .then(|| format!("arn:{partition}:iam::{account}:{kind}/{name}"))
 }
 
-/// Returns the claims that a JWT authorizer has verified, or what a Lambda authorizer says.
+/// The claims that a JWT authorizer has verified, or what a Lambda authorizer says.
 pub(super) fn verified(extensions: &Extensions) -> Option<Claims> {
     let authorizer = authorizer(extensions)?;
     let claims = match &authorizer.jwt {

@@ -1,6 +1,6 @@
 //! Owns API keys, and the key that signs links. An API key has 256 random bits. It is shown once, and only
 //! its digest is stored. A caller that AWS IAM identifies has a row of the same table, with the digest of its
-//! ARN. No bearer of the ARN is taken for it, because an ARN does not look like a key.
+//! ARN. Nobody can send the ARN in place of a key, because an ARN does not look like a key.
 //!
 //! A key is looked up at every request, so a revoked key is refused at once.
 
@@ -47,17 +47,17 @@ SELECT jsonb_build_object('id', id, 'label', label, 'client_id', client_id, 'use
   FROM callers.api_key ORDER BY id";
 }
 
-/// Reports whether this looks like a key. Credentials of other types are not looked up.
+/// Whether this looks like a key. Credentials of other types are not looked up.
 pub(super) fn is_key(token: &str) -> bool {
     let random = token.strip_prefix(PREFIX);
     random.is_some_and(|text| text.len() == CHARACTERS && text.is_ascii())
 }
 
-/// What is stored of a key, or of an IAM principal.
+/// The SHA-256 of a key, or of an IAM principal's ARN: all that is stored of it.
 pub(super) type KeyDigest = [u8; 32];
 
-/// Returns the owner of the key (or the IAM principal) and what it permits, or `None` if it is unknown,
-/// expired or revoked.
+/// Finds on whose behalf the holder of a key (or an IAM principal) calls, and what it permits; `None` if it
+/// is unknown, expired or revoked.
 ///
 /// # Errors
 /// Database errors.

@@ -41,7 +41,7 @@ use tidegate_http::{FairQuota, Peer, Refusals};
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
 
-/// The name of the only security scheme in the OpenAPI document, and of the scheme of RFC 6750.
+/// The scheme of RFC 6750, and the name of the only security scheme in the OpenAPI document.
 const BEARER: &str = "bearer";
 
 /// A permission of a credential.
@@ -115,7 +115,7 @@ impl Caller {
     }
 }
 
-/// A caller and the permissions of its credential. Unknown ones permit nothing here.
+/// A caller and the permissions of its credential. Scopes that this program does not know permit nothing.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Known {
     /// The row of the key or the principal, if it is one.
@@ -145,17 +145,17 @@ const MOST_REMEMBERED: usize = 10_000;
 /// Which callers are permitted. Clones share the counts of requests at work.
 #[derive(Clone)]
 pub struct Access {
-    /// Whether nothing says how callers are authenticated, so nobody is.
+    /// Whether no setting says how callers are authenticated. Then none is.
     undecided: bool,
     /// Whether API keys are accepted.
     keys: bool,
-    /// What the claims are called that a gateway in front has verified, if they are believed.
+    /// The issuer's names of the claims that a gateway in front has verified, if claims are believed.
     claims: Option<Arc<ClaimNames>>,
     /// Whether the IAM identity that has signed the request is looked up.
     iam: bool,
-    /// The requests of each client.
+    /// The places for requests of each client.
     at_work: FairQuota<Uuid>,
-    /// The look-ups of credentials by address, but for those that were good before.
+    /// The places for look-ups of credentials from each address, except for those that were good before.
     look_ups: FairQuota<Option<IpAddr>>,
     /// The clients of credentials that were good when they were last looked up.
     good: Arc<Mutex<BTreeMap<KeyDigest, Uuid>>>,
@@ -203,13 +203,13 @@ impl Access {
         Ok(access)
     }
 
-    /// Reports whether there is no authentication although nothing says that this is intended.
+    /// Whether there is no authentication although no setting says that this is intended.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.undecided
     }
 
-    /// Reports whether AWS in front verifies the callers' tokens or identities.
+    /// Whether AWS in front must verify the callers' tokens or identities.
     #[must_use]
     pub fn needs_gateway(&self) -> bool {
         self.claims.is_some() || self.iam
@@ -219,7 +219,7 @@ impl Access {
         self.keys || self.needs_gateway()
     }
 
-    /// Returns the caller of a request. Verified claims come first: whoever has them has no other credential.
+    /// The caller of a request. Verified claims come first: whoever has them has no other credential.
     async fn known(&self, database: &Database, request: &Parts) -> Result<Known, Problem> {
         let extensions = &request.extensions;
         if !self.asks() {
@@ -254,8 +254,8 @@ impl Access {
         Err(not_valid(why))
     }
 
-    /// Looks up a key or a principal, whether it was good before or not. A stranger's look-ups wait for each
-    /// other, and those of a known client are among its requests at work.
+    /// Looks up a key or a principal. The look-ups of strangers at one address wait for each other. The
+    /// look-up of a credential that was good before takes one of its client's places.
     async fn look_up(
         &self,
         database: &Database,
@@ -390,7 +390,7 @@ async fn let_in(
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
-/// Returns the only credential of a request.
+/// The only credential of a request.
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = sent.next() else {

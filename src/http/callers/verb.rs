@@ -47,7 +47,7 @@ struct Create {
     by: Audit,
 }
 
-/// Runs an API key command.
+/// Creates, lists or revokes API keys.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
@@ -108,7 +108,7 @@ fn table(keys: &[Value]) -> String {
     text
 }
 
-/// Formats a field for people.
+/// Formats a field for people. A key without an end is valid until "ever".
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
