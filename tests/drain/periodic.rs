@@ -12,6 +12,7 @@ use test_support::probe::{
     Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
 };
 use test_support::seal::{NEW, OLD, keys};
+use test_support::worker::Worker;
 use test_support::{
     self as support, TestDb, begins, column, contains, counted, execute, has, wait_until, words,
 };
@@ -692,9 +693,19 @@ async fn what_a_program_may_not_declare_is_refused_by_its_field() {
     contains(&refused.to_string(), "is not registered");
 }
 
+/// A process has its keys for ever, and the other tests of this one have none.
 #[tokio::test]
 async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
-    let (db, client) = probe().await;
+    let (db, _) = probe().await;
+    let output = Worker::of("periodic::sealed", &db, &[]).output();
+    contains(&output, "1 passed");
+}
+
+#[tokio::test]
+#[ignore = "the process of the test above"]
+async fn sealed() {
+    let db = TestDb::elsewhere(&std::env::var("DATABASE_URL").unwrap());
+    let client = db.client().await;
     // Before there were keys.
     migrate(&db, Daily::Second).await.unwrap();
     let plain = "SELECT (SELECT count(*) FROM tidegate.schedule WHERE payload::text LIKE '%changed%')
