@@ -230,25 +230,30 @@ def metrics(stack):
     """Alarms watch, and the dashboard shows, what the program reports. Another name would remain an empty graph forever."""
     watched = {each["MetricStat"]["Metric"]["MetricName"] for alarm in stack.of_type("AWS::CloudWatch::Alarm").values()
                for each in alarm["Metrics"] if "MetricStat" in each and each["MetricStat"]["Metric"]["Namespace"] == "Tidegate"}
-    return [f"{name} is not reported" for name in sorted((watched | _on_dashboard(stack)) - _reported())]
+    graphs, queries = _on_dashboard(stack)
+    return [f"{name} is not reported" for name in sorted((watched | graphs) - _reported("count|metric"))] + \
+        [f"{name} is no field of a line" for name in sorted(queries - _reported("field"))]
 
 
-def _reported():
+def _reported(way):
     """Some metrics are reported only now and then, so the source is read and not a golden file."""
-    counters = re.findall(r'(?:End|Count|Rare)\("[^"]*", "(\w+)"\)', docs.code_of(docs.LIBRARY / "drain" / "report.rs"))
-    return {*counters, *re.findall(r'"(\w+)",\s*"(?:Count|Milliseconds|Percent)",', docs.code_of(docs.ADMIN / "numbers" / "metrics.rs"))}
+    counters = re.findall(r'(?:End|Count|Rare)\("[^"]*", "(\w+)"\)', docs.code_of(docs.LIBRARY / "drain" / "report.rs")) if "count" in way else []
+    named = re.findall(rf'\.(?:{way})\("(\w+)"', docs.code_of(docs.ADMIN / "numbers" / "metrics.rs"))
+    # Those of the calls of each service are an option that is off.
+    return {name for name in (*counters, *named) if name and not name.startswith("Calls")}
 
 
 def _on_dashboard(stack):
-    widgets = [each for board in stack.of_type("AWS::CloudWatch::Dashboard").values() for each in json.loads(board["DashboardBody"])["widgets"]]
-    return {line[1] for widget in widgets for line in widget["properties"]["metrics"] if line[0] == "Tidegate"}
+    """Returns the metrics in graphs, and the fields in queries of the log."""
+    widgets = [each["properties"] for board in stack.of_type("AWS::CloudWatch::Dashboard").values() for each in json.loads(board["DashboardBody"])["widgets"]]
+    return {line[1] for each in widgets for line in each.get("metrics", ()) if line[0] == "Tidegate"}, \
+        {name for each in widgets for name in re.findall(r"max\((\w+)\)", each.get("query", ""))}
 
 
 def _shown(plain):
-    board = _on_dashboard(Stack(plain["alarms.yaml"], {}))
-    # Those of the calls of each service are an option that is off.
-    of_services = {name for name in _reported() if name.startswith("Calls")}
-    return [f"alarms.yaml: {name} is not shown" for name in sorted(_reported() - board - {"DrainsFailed"} - of_services)]
+    graphs, queries = _on_dashboard(Stack(plain["alarms.yaml"], {}))
+    hidden = _reported("count|metric") - graphs | _reported("field") - queries - {"Kinds", "Services", "_aws"}
+    return [f"alarms.yaml: {name} is not shown" for name in sorted(hidden - {"DrainsFailed"})]
 
 
 def second(plain, needed):
@@ -400,9 +405,9 @@ def alarms(stack):
 
 
 def _minutes(text):
-    """Parses such as `1x10 -x5`: ten minutes with the value 1, five without any."""
+    """Parses such as `1x10 1/0x3 -x5`: ten minutes with the value 1, three with two lines, five without any."""
     parts = [part.split("x") for part in text.split()]
-    return [None if value == "-" else float(value) for value, count in parts for _ in range(int(count))]
+    return [[float(one) for one in value.split("/") if one != "-"] for value, count in parts for _ in range(int(count))]
 
 
 def _rings(alarm, recorded):
@@ -411,7 +416,7 @@ def _rings(alarm, recorded):
     for each in alarm["Metrics"]:
         if "MetricStat" in each:
             minutes = recorded.get(each["MetricStat"]["Metric"]["MetricName"], [])
-            parts = [[value for value in minutes[at:at + period] if value is not None] for at in range(0, len(minutes), period)]
+            parts = [sum(minutes[at:at + period], []) for at in range(0, len(minutes), period)]
             reduce = {"Sum": sum, "Maximum": max, "Minimum": min}[each["MetricStat"]["Stat"]]
             series[each["Id"]] = [reduce(part) if part else None for part in parts]
     for each in alarm["Metrics"]:

@@ -397,7 +397,7 @@ resource "aws_cloudwatch_metric_alarm" "services_down" {
   namespace           = "Tidegate"
   metric_name         = "ServicesDown"
   dimensions          = { Queue = var.name }
-  statistic           = "Minimum"
+  statistic           = "Maximum"
   period              = local.every[var.drain_every].period
   evaluation_periods  = 3
   datapoints_to_alarm = 3
@@ -420,7 +420,7 @@ resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   metric_query {
     id          = "dead"
     label       = "Failed dead letters"
-    expression  = "failed + expired + abandoned"
+    expression  = "FILL(failed, 0) + FILL(expired, 0) + FILL(abandoned, 0)"
     return_data = true
   }
 

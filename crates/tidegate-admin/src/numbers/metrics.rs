@@ -1,9 +1,9 @@
 //! Owns the metrics of a drain for CloudWatch: one line in its embedded metric format. A Lambda function
 //! writes this line to its log, so no call, no sidecar and no further permission is needed.
 //!
-//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the line has the
-//! figures of each kind and service only as plain fields, which Logs Insights can query, unless the settings
-//! ask for metrics by kind.
+//! Every metric costs money in each hour that has a value of it. Therefore a count of nothing is a plain
+//! field, which Logs Insights can query, and so is what no alarm watches. So are the figures of each kind and
+//! service, unless the settings ask for metrics by kind.
 //!
 //! The format is Amazon's "Specification: Embedded metric format" in the guide of CloudWatch. It is small
 //! enough that a crate for it would bring more code than it replaces.
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use tidegate::drain::figures::{Figures, Histogram, KindFigures};
-use tidegate::drain::report::{COUNTERS, Class, DrainReport, ServiceCalls};
+use tidegate::drain::report::{COUNTERS, DrainReport, ServiceCalls};
 use tidegate_core::config::Lookup;
 use tidegate_core::error::{Error, Result};
 use tidegate_core::status::ServiceState;
@@ -82,27 +82,24 @@ impl Metrics {
         at: SystemTime,
     ) -> Vec<String> {
         let mut document = Document::new(&self.queue, at);
-        // Without a backlog, nothing is known of the queue. A metric that is not sent costs nothing.
-        let if_known = |value: u64| report.backlog.and(Some(value));
-        let broken = succeeded && !report.is_balanced();
         for (name, count) in counted(report) {
-            document.metric(name, "Count", json!(count));
+            document.count(name, count);
         }
-        for (name, unit, value) in [
-            ("Drains", "Count", Some(u64::from(succeeded))),
-            ("ReportBroken", "Count", Some(u64::from(broken))),
-            ("Backlog", "Count", report.backlog),
-            ("OldestAgeMs", "Milliseconds", report.oldest_age_ms),
-            ("OldestReadyMs", "Milliseconds", report.oldest_ready_ms),
-            ("Expiring", "Count", if_known(report.expiring)),
-            ("ServicesDown", "Count", if_known(services_down(report))),
-            ("DrainsFailed", "Count", (!succeeded).then_some(1)),
-            ("BudgetUsedPercent", "Percent", Some(budget_used(report))),
-        ] {
-            if let Some(value) = value {
-                document.metric(name, unit, json!(value));
-            }
+        let broken = succeeded && !report.is_balanced();
+        document.count("ReportBroken", u64::from(broken));
+        document.count("DrainsFailed", u64::from(!succeeded));
+        document.metric("Drains", "Count", json!(u64::from(succeeded)));
+        // Without a backlog, nothing is known of the queue.
+        if let Some(backlog) = report.backlog {
+            document.count("Expiring", report.expiring);
+            document.metric("ServicesDown", "Count", json!(services_down(report)));
+            document.field("Backlog", json!(backlog));
+            document.field("OldestAgeMs", json!(report.oldest_age_ms));
         }
+        if let Some(oldest) = report.oldest_ready_ms {
+            document.metric("OldestReadyMs", "Milliseconds", json!(oldest));
+        }
+        document.field("BudgetUsedPercent", json!(budget_used(report)));
         document.latency(&figures.took());
         let kinds: Map<String, Value> = figures
             .kinds()
@@ -128,7 +125,7 @@ impl Metrics {
             ("Failed", figures.failed),
             ("Retried", figures.retried),
         ] {
-            document.metric(name, "Count", json!(count));
+            document.count(name, count);
         }
         document.latency(&figures.took);
         document.line()
@@ -137,28 +134,25 @@ impl Metrics {
     fn of_service(&self, name: &str, calls: &ServiceCalls, at: SystemTime) -> String {
         let mut document = Document::new(&self.queue, at);
         document.dimension("Service", name);
-        for (name, unit, value) in [
-            ("Calls", "Count", calls.calls),
-            ("CallsFailed", "Count", calls.failed),
-            ("CallsBadAnswer", "Count", calls.bad_answer),
-            ("CallsThrottled", "Count", calls.throttled),
-            ("CallsUnavailable", "Count", calls.unavailable),
-            ("CallsTookMs", "Milliseconds", calls.took_ms),
+        for (name, count) in [
+            ("Calls", calls.calls),
+            ("CallsFailed", calls.failed),
+            ("CallsBadAnswer", calls.bad_answer),
+            ("CallsThrottled", calls.throttled),
+            ("CallsUnavailable", calls.unavailable),
         ] {
-            document.metric(name, unit, json!(value));
+            document.count(name, count);
         }
+        document.metric("CallsTookMs", "Milliseconds", json!(calls.took_ms));
         document.line()
     }
 }
 
-/// What a run counted, by metric; rare ones only if there are any.
+/// What a run counted, by metric.
 fn counted(report: &DrainReport) -> BTreeMap<&'static str, u64> {
     let mut counted = BTreeMap::new();
     for counter in COUNTERS.iter().filter(|counter| !counter.metric.is_empty()) {
-        let count = (counter.of)(report);
-        if count > 0 || counter.class != Class::Rare {
-            *counted.entry(counter.metric).or_default() += count;
-        }
+        *counted.entry(counter.metric).or_default() += (counter.of)(report);
     }
     counted
 }
@@ -216,6 +210,14 @@ impl Document {
     fn dimension(&mut self, name: &'static str, value: &str) {
         self.dimensions.push(name);
         self.field(name, json!(value));
+    }
+
+    fn count(&mut self, name: &str, count: u64) {
+        if count > 0 {
+            self.metric(name, "Count", json!(count));
+        } else {
+            self.field(name, json!(count));
+        }
     }
 
     fn metric(&mut self, name: &str, unit: &str, value: Value) {
@@ -357,22 +359,29 @@ mod tests {
     }
 
     #[test]
-    fn starts_that_failed_are_a_metric_only_then() {
-        let line = |starts_failed| {
-            let report = changed(report(), |report| report.starts_failed = starts_failed);
-            parsed(&queue(false).render_drain(&report, &figures(0), true, UNIX_EPOCH)[0])
+    fn an_idle_queue_has_the_metrics_that_alarms_watch_without_a_break_and_no_other() {
+        let declared = |report| {
+            let line =
+                parsed(&queue(false).render_drain(&report, &figures(0), true, UNIX_EPOCH)[0]);
+            assert_eq!(
+                (&line["Failed"], &line["StillRunning"]),
+                (&json!(0), &json!(report.still_running))
+            );
+            let metrics = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].clone();
+            let metrics = metrics.as_array().unwrap().iter();
+            metrics
+                .map(|one| one["Name"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
-        assert_eq!(line(2)["StartsFailed"], 2);
-        assert!(line(0).get("StartsFailed").is_none());
-    }
-
-    #[test]
-    fn handlers_that_go_on_after_a_run_are_told_and_only_then() {
-        let spoiled = changed(report(), |report| report.still_running = 2);
-        let line = parsed(&queue(false).render_drain(&spoiled, &figures(1), true, UNIX_EPOCH)[0]);
-        assert_eq!(line["StillRunning"], 2);
-        let line = parsed(&queue(false).render_drain(&report(), &figures(1), true, UNIX_EPOCH)[0]);
-        assert!(line.get("StillRunning").is_none());
+        let idle = changed(DrainReport::default(), |report| {
+            (report.backlog, report.oldest_ready_ms) = (Some(0), Some(0));
+        });
+        let watched = ["Drains", "ServicesDown", "OldestReadyMs"];
+        assert_eq!(declared(idle.clone()), watched);
+        let spoiled = changed(idle, |report| {
+            (report.still_running, report.starts_failed) = (2, 1);
+        });
+        assert_eq!(declared(spoiled)[..2], ["StartsFailed", "StillRunning"]);
     }
 
     #[test]

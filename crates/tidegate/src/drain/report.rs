@@ -52,7 +52,7 @@ pub enum Class {
     End,
     /// Something else.
     Count,
-    /// Something that texts and metrics mention only if it happened.
+    /// Something that texts mention only if it happened.
     Rare,
 }
 
