@@ -95,7 +95,7 @@ variable "drain_every" {
 
 variable "drain_seconds" {
   type        = number
-  default     = 60
+  default     = 300
   description = "Timeout of the drain. A drain ends by itself up to three seconds earlier"
   validation {
     condition     = var.drain_seconds >= 10 && var.drain_seconds <= 900

@@ -516,6 +516,21 @@ async fn f6_a_deadline_in_1970_as_emulators_send_it_leaves_the_configured_budget
 }
 
 #[tokio::test]
+async fn f2_the_deadline_is_the_budget_unless_a_setting_says_another_one() {
+    let db = support::database().await;
+    let function = Function::on(&db, &[]).await;
+    let quarter = Deadline::In(Duration::from_secs(895));
+    let report = function.drain(quarter).await;
+    assert!(
+        (800_000..=892_000).contains(&report.budget_ms),
+        "{report:?}"
+    );
+    assert_eq!(function.drain(Deadline::At(600)).await.budget_ms, 50_000);
+    let shorter = Function::on(&db, &[("TIDEGATE_BUDGET", "9s")]).await;
+    assert_eq!(shorter.drain(quarter).await.budget_ms, 9000);
+}
+
+#[tokio::test]
 async fn a_stop_signal_during_a_drain_ends_it_and_its_answer_is_posted_before_the_process_goes() {
     let (db, _, services) = support::slow_letters(500).await;
     let mut function =

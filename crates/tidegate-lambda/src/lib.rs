@@ -22,7 +22,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
@@ -40,7 +40,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use envelope::{Bearer, enveloped};
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
-use tidegate::{Hooks, Json};
+use tidegate::{DrainOptions, Hooks, Json};
 use tidegate_admin::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
@@ -51,8 +51,8 @@ use tidegate_admin::{Program, is_scheduled_event};
 /// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
 
-/// Maximum run time of a Lambda function. No deadline is further away.
-const LONGEST: Duration = Duration::from_mins(15);
+/// No deadline is further away: a function on Managed Instances may run for 90 minutes.
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// The error that ends the function: its runtime interface failed.
 pub use lambda_runtime::Error;
@@ -92,10 +92,15 @@ pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     tidegate_aws::install();
     let logs = start_logs(program.origin());
-    let mut ready = logs.and_then(|()| program.start(&environment));
+    let ready = logs.and_then(|()| takes_one_at_a_time(&environment));
+    let mut ready = ready.and_then(|()| program.start(&environment));
     if let Ok(runtime) = &mut ready {
         // CloudWatch reads the metrics from the function's log.
         runtime.metrics_to = write_line;
+        // The function's own deadline is the budget, unless there is a setting for it.
+        if environment("TIDEGATE_BUDGET").is_none() {
+            runtime.options.budget = LONGEST;
+        }
     }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
@@ -110,6 +115,18 @@ pub fn run(program: Program) -> Result<(), Error> {
     let served = shell.block_on(serve(Arc::new(ready), handlers.handle().clone()));
     handlers.shutdown_background();
     served
+}
+
+/// Refuses a function that gets several invocations at once, as on Managed Instances: the time of one would be
+/// that of its neighbours, and a restart after a handler that blocks its thread would end them.
+fn takes_one_at_a_time(lookup: tidegate_core::config::Lookup<'_>) -> Result<(), tidegate::Error> {
+    let most = lookup("AWS_LAMBDA_MAX_CONCURRENCY");
+    if most.as_deref().is_none_or(|most| most == "1") {
+        return Ok(());
+    }
+    let text =
+        "AWS_LAMBDA_MAX_CONCURRENCY: must be 1; for more drains at once, raise TIDEGATE_MAX_DRAINS";
+    Err(tidegate::Error::Config(text.to_owned()))
 }
 
 /// Starts logging in the format of CloudWatch: one JSON object per line on stdout, at the level of
@@ -219,7 +236,7 @@ async fn logged(
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
 ) -> Result<Json, FailedInvocation> {
-    let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
+    let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline());
     let answering = answer(event, ready, hooks, spoiled, dead);
     // What the answer needs comes first.
     #[cfg(feature = "otel")]
@@ -288,7 +305,9 @@ async fn answer(
 ) -> Result<Json, FailedInvocation> {
     let runtime = ready.map_err(|error| FailedInvocation::new("Configuration", error))?;
     let refused = |error: tidegate::Error| FailedInvocation::new("InvalidInvocation", &error);
-    let time = time_left(event.context.deadline);
+    // An emulator that names no deadline gives a drain the time that it has on the command line.
+    let usual = || (runtime.options.budget == LONGEST).then(|| DrainOptions::default().budget);
+    let time = time_left(event.context.deadline()).or_else(usual);
     let event_payload = enveloped(event.payload);
     let payload = outline(&event_payload);
     let answered = if let Some(bearer) = Bearer::of(&payload).map_err(refused)? {
@@ -355,19 +374,19 @@ fn error_type(failure: &Failure) -> &'static str {
 }
 
 /// The time that this invocation may use, without the reserve. `None` if the deadline is not known.
-fn time_left(deadline_ms: u64) -> Option<Duration> {
-    time_until(deadline_ms).map(less_reserve)
+fn time_left(deadline: SystemTime) -> Option<Duration> {
+    time_until(deadline).map(less_reserve)
 }
 
 /// The time until a deadline. `None` if the deadline cannot be right: local emulators send one in 1970. A
 /// deadline that has just passed leaves no time.
-fn time_until(deadline_ms: u64) -> Option<Duration> {
-    let deadline = Duration::from_millis(deadline_ms);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    if deadline.abs_diff(now) > LONGEST {
-        return None;
-    }
-    Some(deadline.saturating_sub(now))
+fn time_until(deadline: SystemTime) -> Option<Duration> {
+    let left = deadline.duration_since(SystemTime::now());
+    let left = left.or_else(|passed| match passed.duration() {
+        passed if passed > LONGEST => Err(passed),
+        _ => Ok(Duration::ZERO),
+    });
+    left.ok().filter(|left| *left <= LONGEST)
 }
 
 /// How much of the time until its deadline an invocation may use.
@@ -418,7 +437,8 @@ where
 }
 
 /// At SIGTERM or Ctrl-C, stops a running drain as its budget would, waits until the answer is sent, and ends
-/// the process.
+/// the process. Emulators and Managed Instances send such a signal. Lambda itself sends none to a function
+/// without extensions: there the deadline ends a drain.
 async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
     tidegate_admin::program::stop_signal().await;
     stop.send_replace(true);
@@ -448,11 +468,12 @@ impl From<FailedInvocation> for Diagnostic {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
-    fn in_ms(left: u64) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        u64::try_from(now.as_millis()).unwrap() + left
+    fn in_ms(left: u64) -> SystemTime {
+        SystemTime::now() + Duration::from_millis(left)
     }
 
     #[test]
@@ -496,8 +517,7 @@ mod tests {
 
     #[test]
     fn f2_a_drain_that_overruns_its_budget_is_answered_before_any_deadline() {
-        let longest = u64::try_from(LONGEST.as_millis()).unwrap();
-        for left in (u64::try_from(RESERVE.0.as_millis()).unwrap()..=longest).step_by(10) {
+        for left in (u64::try_from(RESERVE.0.as_millis()).unwrap()..=900_000).step_by(10) {
             let left = Duration::from_millis(left);
             let latest = less_reserve(left) + tidegate::drain::OVERRUN;
             let for_the_answer = Duration::from_millis(200);
@@ -507,13 +527,25 @@ mod tests {
 
     #[test]
     fn an_implausible_deadline_counts_as_unknown() {
-        for deadline in [0, 600, in_ms(3_600_000)] {
+        let soon_after = UNIX_EPOCH + Duration::from_millis(600);
+        for deadline in [UNIX_EPOCH, soon_after, in_ms(2 * 86_400_000)] {
             assert_eq!(time_left(deadline), None);
         }
     }
 
     #[test]
+    fn several_invocations_at_once_are_refused_by_the_variable() {
+        let with = |most: &'static str| takes_one_at_a_time(&move |_: &str| Some(most.to_owned()));
+        assert!(with("1").is_ok() && takes_one_at_a_time(&|_| None).is_ok());
+        let refused = with("8").unwrap_err().to_string();
+        assert!(refused.contains("AWS_LAMBDA_MAX_CONCURRENCY: must be 1"));
+    }
+
+    #[test]
     fn a_deadline_that_has_just_passed_leaves_no_time() {
-        assert_eq!(time_left(in_ms(0) - 500), Some(Duration::ZERO));
+        assert_eq!(
+            time_left(in_ms(0) - Duration::from_millis(500)),
+            Some(Duration::ZERO)
+        );
     }
 }

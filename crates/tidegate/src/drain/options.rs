@@ -13,8 +13,8 @@ settings! {
     /// database measures.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DrainOptions {
-        /// The time for the whole run, also of a cleanup. The invocation's own deadline limits it too. A
-        /// tenth of it, at most 2 s, is kept for storing the results.
+        /// The time for the whole run, also of a cleanup. On Lambda the function's deadline limits it, and is
+        /// the default. A tenth of it, at most 2 s, is kept for storing the results.
         budget: Duration = Duration::from_secs(50), "TIDEGATE_BUDGET";
         /// The most handlers that run at once, 1 to 1,000. With 1, one drain is first in, first out
         /// while nothing fails (A2). With more, and with several drains at once, an event without a group may
