@@ -87,7 +87,16 @@ async fn f7_only_the_right_chain_of_the_right_host_connects_and_nothing_falls_ba
         ("another host", "127.0.0.1", Some(authority.pem())),
     ] {
         let proxy = Proxy::before(&url).await;
-        refused(what, &proxy, connect(&proxy, host, ca.as_deref()).await);
+        let error = connect(&proxy, host, ca.as_deref()).await;
+        let helps = error
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains("DATABASE_CA_FILE"));
+        assert_eq!(
+            helps,
+            what.ends_with("authority") || what.ends_with("ours"),
+            "{what}: {error:?}"
+        );
+        refused(what, &proxy, error);
     }
 }
 

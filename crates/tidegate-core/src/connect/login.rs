@@ -39,6 +39,10 @@ pub(super) enum Failure {
     Other(Error),
 }
 
+/// What helps if nobody who is trusted has signed the server's certificate.
+const UNTRUSTED: &str = "; its authority is not trusted: name it in the secret's ca_pem or in DATABASE_CA_FILE \
+     (RDS's are at https://truststore.pki.rds.amazonaws.com)";
+
 /// What `sslmode` may be.
 const MODES: &str = "must be verify-full (the default off loopback) or disable";
 
@@ -163,7 +167,14 @@ impl Login {
     }
 
     fn failure(&self, error: &tokio_postgres::Error) -> Failure {
-        let text = self.place() + &describe(error);
+        let mut text = self.place() + &describe(error);
+        // In OpenSSL's words, of any version.
+        if ["issuer certificate", "self-signed", "self signed"]
+            .iter()
+            .any(|word| text.contains(word))
+        {
+            text += UNTRUSTED;
+        }
         let refusals = [
             SqlState::INVALID_PASSWORD,
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
