@@ -7,11 +7,11 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::support::cli::Cli;
+use crate::support::function::Function;
+use crate::support::probe::{ProbeApp, number, options, probe, publish_acts};
+use crate::support::{self, Authority, Certified, Cluster, Proxy, TestDb};
 use serde_json::json;
-use test_support::cli::Cli;
-use test_support::function::Function;
-use test_support::probe::{ProbeApp, number, options, probe, publish_acts};
-use test_support::{self as support, Authority, Certified, Cluster, Proxy, TestDb};
 use tidegate::connect::Client;
 use tidegate::{Database, Error};
 use tidegate_core::queue;

@@ -12,3 +12,5 @@ mod queues;
 mod roles;
 mod seal;
 mod secret;
+#[path = "../job/support.rs"]
+mod support;

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, drain_that_ends, live, number, options, probe, probe_database, publish_acts,
 };
-use test_support::{self as support, Harm, Proxy, TestDb, wait_until};
+use crate::support::{self, Harm, Proxy, TestDb, wait_until};
+use serde_json::json;
 use tidegate::connect::Client;
 use tidegate::drain::OVERRUN;
 use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts};

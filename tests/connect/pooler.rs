@@ -10,13 +10,13 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::cli::Cli;
+use crate::support::probe::{
     Call, ProbeApp, act, drain_that_ends, live, number, options, pair, probe_database,
 };
-use test_support::{self as support, Cluster, Pooler, TestDb, contains, wait_until};
+use crate::support::{self, Cluster, Pooler, TestDb, contains, wait_until};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, DrainReport, Error, NewEvent, Verdicts};
 use tidegate_core::queue;
@@ -384,7 +384,7 @@ impl World {
         let pooled = Pooled::scattering().await?;
         let table = "CREATE TABLE effect (id bigint)";
         pooled.client.batch_execute(table).await.unwrap();
-        let ids = test_support::probe::publish_acts(&pooled.client, EVENTS).await;
+        let ids = crate::support::probe::publish_acts(&pooled.client, EVENTS).await;
         let app = ProbeApp::writing();
         Some(Self {
             ids: ids.into_iter().collect(),
@@ -483,11 +483,11 @@ async fn i1_an_unreachable_server_behind_the_pooler_is_a_clear_error_and_costs_n
     let client = support::connect(&cluster.url("postgres")).await;
     tidegate_core::queue::register_kinds(
         &client,
-        <test_support::probe::Probe as tidegate::Event>::KINDS,
+        <crate::support::probe::Probe as tidegate::Event>::KINDS,
     )
     .await
     .unwrap();
-    test_support::probe::publish_acts(&client, 3).await;
+    crate::support::probe::publish_acts(&client, 3).await;
     // One has been there before the server goes, one comes while it is away.
     let before = database.connect().await.unwrap();
     cluster.crash();

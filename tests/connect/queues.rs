@@ -1,11 +1,11 @@
 //! Several queues in one database, each in a schema of its own.
 
+use crate::support::as_user;
+use crate::support::cli::Cli;
+use crate::support::probe::{Probe, ProbeApp, act, number};
+use crate::support::services::Services;
+use crate::support::{self, TestDb, execute, publish_letters};
 use serde_json::Value;
-use test_support::as_user;
-use test_support::cli::Cli;
-use test_support::probe::{Probe, ProbeApp, act, number};
-use test_support::services::Services;
-use test_support::{self as support, TestDb, execute, publish_letters};
 use tidegate::connect::{Client, Schema};
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};

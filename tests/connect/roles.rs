@@ -4,15 +4,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io::Cursor;
 
+use crate::support::as_user;
+use crate::support::cli::Cli;
+use crate::support::function::Function;
+use crate::support::golden::{self, golden};
+use crate::support::probe::number;
+use crate::support::seal;
+use crate::support::{self, TestDb, execute, rows, words};
 use futures_util::SinkExt;
 use serde_json::Value;
-use test_support::as_user;
-use test_support::cli::Cli;
-use test_support::function::Function;
-use test_support::golden::{self, golden};
-use test_support::probe::number;
-use test_support::seal;
-use test_support::{self as support, TestDb, execute, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::{Database, Event, Transaction};

@@ -4,13 +4,13 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::cli::{Cli, Ran};
+use crate::support::probe::number;
+use crate::support::seal::{NEW, OLD, keys};
+use crate::support::services::Services;
+use crate::support::{self, TestDb, contains, execute};
 use serde_json::json;
 use tempfile::NamedTempFile;
-use test_support::cli::{Cli, Ran};
-use test_support::probe::number;
-use test_support::seal::{NEW, OLD, keys};
-use test_support::services::Services;
-use test_support::{self as support, TestDb, contains, execute};
 use tidegate::connect::Client;
 
 const CANARY: &str = "canary-in-a-payload";

@@ -6,16 +6,16 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::function::{AMPLE, Function};
-use test_support::probe::number;
-use test_support::services::Services;
-use test_support::skip::skipped;
-use test_support::{
-    self as support, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets,
-    Version, aws_variables, contains, has, publish_views, words,
+use crate::support::cli::Cli;
+use crate::support::function::{AMPLE, Function};
+use crate::support::probe::number;
+use crate::support::services::Services;
+use crate::support::skip::skipped;
+use crate::support::{
+    self, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets, Version,
+    aws_variables, contains, has, publish_views, words,
 };
+use serde_json::{Value, json};
 use tidegate::Database;
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;

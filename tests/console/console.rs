@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use crate::support::as_user;
+use crate::support::cli::Cli;
+use crate::support::probe::{ProbeApp, drain, options, publish_acts};
+use crate::support::{self, TestDb, contains, lacks, rows, words};
 use axum::Router;
 use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, LOCATION, SET_COOKIE};
 use reqwest::{Method, Response, StatusCode, redirect};
 use serde::Deserialize;
 use serde_json::Value;
-use test_support::as_user;
-use test_support::cli::Cli;
-use test_support::probe::{ProbeApp, drain, options, publish_acts};
-use test_support::{self as support, TestDb, contains, lacks, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers};

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tower::Service;
 
 use crate::console::{Shop, Shopkeeper};
-use test_support::{self as support, TestDb, wait_until};
+use crate::support::{self, TestDb, wait_until};
 
 /// The console's database sessions in these tests.
 const SESSIONS: usize = 3;

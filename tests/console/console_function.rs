@@ -3,13 +3,11 @@
 
 use std::process::Stdio;
 
+use crate::support::as_user;
+use crate::support::function::AMPLE;
+use crate::support::{self, RuntimeApi, Secrets, TestDb, Version, contains, publish_letters};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use test_support::as_user;
-use test_support::function::AMPLE;
-use test_support::{
-    self as support, RuntimeApi, Secrets, TestDb, Version, contains, publish_letters,
-};
 use tidegate::Event;
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;

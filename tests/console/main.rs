@@ -8,3 +8,5 @@
 mod console;
 mod console_crowd;
 mod console_function;
+#[path = "../job/support.rs"]
+mod support;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use test_support::probe::{
+use crate::support::probe::{
     Act, Probe, ProbeApp, act, drain, end_of, live, number, options, pair, probe, probe_database,
     publish_acts,
 };
-use test_support::{self as support, Proxy, column, counted, execute, wait_for_a_lock, wait_until};
+use crate::support::{self, Proxy, column, counted, execute, wait_for_a_lock, wait_until};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, NewEvent,

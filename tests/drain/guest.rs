@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, drain, live, number, options, pair, probe, probe_sessions, publish,
 };
-use test_support::{TestDb, execute};
+use crate::support::{TestDb, execute};
 use tidegate::connect::Client;
 use tidegate_core::queue;
 use uuid::Uuid;

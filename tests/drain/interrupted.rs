@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{ProbeApp, act, drain, end_of, live, number, options, pair, probe};
-use test_support::{TestDb, ended, wait_until};
+use crate::support::probe::{ProbeApp, act, drain, end_of, live, number, options, pair, probe};
+use crate::support::{TestDb, ended, wait_until};
 use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};
 use tidegate_core::queue;
 

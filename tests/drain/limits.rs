@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::cli::Cli;
+use crate::support::probe::{live, number, publish};
+use crate::support::{TestDb, begins, database_for, opened_for, rows, words};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use test_support::cli::Cli;
-use test_support::probe::{live, number, publish};
-use test_support::{TestDb, begins, database_for, opened_for, rows, words};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers, NewEvent,

@@ -6,11 +6,11 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::probe::number;
+use crate::support::{self, Cluster, TestDb, contains, wait_until};
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
-use test_support::probe::number;
-use test_support::{self as support, Cluster, TestDb, contains, wait_until};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Error, Event, NewEvent};

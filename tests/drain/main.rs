@@ -21,6 +21,8 @@ mod shop;
 mod slots;
 mod snooze;
 mod steady;
+#[path = "../job/support.rs"]
+mod support;
 mod tick;
 mod waits;
 mod wake;

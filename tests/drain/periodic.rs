@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
-use serde_json::value::RawValue;
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::cli::Cli;
+use crate::support::probe::{
     Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
 };
-use test_support::seal::{NEW, OLD, keys};
-use test_support::worker::Worker;
-use test_support::{
-    self as support, TestDb, begins, column, contains, counted, execute, has, wait_until, words,
+use crate::support::seal::{NEW, OLD, keys};
+use crate::support::worker::Worker;
+use crate::support::{
+    self, TestDb, begins, column, contains, counted, execute, has, wait_until, words,
 };
+use serde_json::json;
+use serde_json::value::RawValue;
 use tidegate::connect::Client;
 use tidegate::schedule::plan;
 use tidegate::seal::PayloadKeys;

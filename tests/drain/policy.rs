@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use test_support::probe::{Probe, ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
-use test_support::{TestDb, column, contains};
+use crate::support::probe::{
+    Probe, ProbeApp, act, drain, end_of, number, pair, probe, publish_acts,
+};
+use crate::support::{TestDb, column, contains};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy};

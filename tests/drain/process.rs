@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts,
 };
-use test_support::worker::Worker;
-use test_support::{TestDb, contains, execute, wait_until};
+use crate::support::worker::Worker;
+use crate::support::{TestDb, contains, execute, wait_until};
 use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts};
 use tidegate_core::queue;

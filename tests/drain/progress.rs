@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use test_support::cli::Cli;
-use test_support::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
-use test_support::{TestDb, column};
+use crate::support::cli::Cli;
+use crate::support::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
+use crate::support::{TestDb, column};
 use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, DrainReport, StopReason};
 use tidegate_core::queue;

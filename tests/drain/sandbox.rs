@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
-use test_support::clock::Clock;
-use test_support::probe::{
+use crate::support::clock::Clock;
+use crate::support::probe::{
     Probe, ProbeApp, act, end_of, live, number, options, probe, publish_acts,
 };
-use test_support::worker::Worker;
-use test_support::{self as support, Answer, Deadline, RuntimeApi, TestDb, wait_until};
+use crate::support::worker::Worker;
+use crate::support::{self, Answer, Deadline, RuntimeApi, TestDb, wait_until};
+use serde_json::json;
 use tidegate::{Context, Database, Dispatch, Done, DrainOptions, DrainReport, Handlers};
 use tidegate_admin::Program;
 use tidegate_core::queue;

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::cli::Cli;
+use crate::support::probe::{end_of, live, number, publish};
+use crate::support::{TestDb, contains, database_for, has, opened_for};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use test_support::cli::Cli;
-use test_support::probe::{end_of, live, number, publish};
-use test_support::{TestDb, contains, database_for, has, opened_for};
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,

@@ -1,10 +1,10 @@
 //! Somebody else's program, as in `examples/shop.rs`: it runs whole by itself, and this project's program
 //! does nothing to its queue.
 
+use crate::support::cli::Cli;
+use crate::support::probe::number;
+use crate::support::{TestDb, contains, empty_database, has, lacks};
 use serde_json::json;
-use test_support::cli::Cli;
-use test_support::probe::number;
-use test_support::{TestDb, contains, empty_database, has, lacks};
 use tidegate::testing::{Attempt, Status};
 use tidegate::{Context, Dispatch, Done, Handlers, Hooks, NewEvent, publish};
 use tidegate_admin::program::Runtime;

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use crate::support::probe::{ProbeApp, act, number, options, probe, publish_acts, slot_of};
+use crate::support::{PATIENCE, ended, wait_until};
 use futures_util::future::BoxFuture;
-use test_support::probe::{ProbeApp, act, number, options, probe, publish_acts, slot_of};
-use test_support::{PATIENCE, ended, wait_until};
 use tidegate::chain::{Chain, StartDrain};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
@@ -149,7 +149,7 @@ async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
 }
 
 /// Drains that are invoked a hundred times at once.
-async fn hundred(db: &test_support::TestDb, app: &Arc<ProbeApp>, most: u16) -> Vec<DrainReport> {
+async fn hundred(db: &crate::support::TestDb, app: &Arc<ProbeApp>, most: u16) -> Vec<DrainReport> {
     let options = DrainOptions {
         max_drains: most,
         ..DrainOptions::default()
@@ -331,7 +331,7 @@ fn slow(time: Duration) -> Arc<ProbeApp> {
 
 /// Drains for a moment, with something left.
 async fn brief(
-    db: &test_support::TestDb,
+    db: &crate::support::TestDb,
     app: Arc<ProbeApp>,
     hop: u16,
 ) -> (DrainReport, Vec<Chain>) {

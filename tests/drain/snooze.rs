@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
+use crate::support::probe::{ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
 use tidegate::drain::StopReason;
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tidegate_core::queue;

@@ -13,9 +13,9 @@ use tidegate::migrate::Migrate;
 use tidegate::{Database, DrainReport, Event};
 
 use crate::load::{Answers, GRANTED, burst, narrow_role};
-use test_support::cli::Cli;
-use test_support::probe::number;
-use test_support::{self as support, Cluster, TestDb};
+use crate::support::cli::Cli;
+use crate::support::probe::number;
+use crate::support::{self, Cluster, TestDb};
 use tidegate_job::app;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};

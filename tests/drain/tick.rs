@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::support::function::Function;
+use crate::support::probe::number;
+use crate::support::{self, TestDb, aws_variables, contains};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
-use test_support::function::Function;
-use test_support::probe::number;
-use test_support::{self as support, TestDb, aws_variables, contains};
 use tokio::net::TcpListener;
 
 const ARN: &str = "arn:aws:scheduler:eu-central-1:123456789012:schedule/tidegate/next";

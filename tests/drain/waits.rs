@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions};
-use test_support::{ended, execute};
+use crate::support::probe::{ProbeApp, act, live, number, probe, probe_sessions};
+use crate::support::{ended, execute};
 use tidegate::connect::Client;
 use tidegate::{DrainOptions, DrainReport, HandlerError, NewEvent};
 use tidegate_core::queue;
@@ -56,7 +56,7 @@ async fn publish(client: &Client, event: NewEvent, count: usize) {
 }
 
 async fn drained(
-    db: &test_support::TestDb,
+    db: &crate::support::TestDb,
     app: &Arc<ProbeApp>,
     options: &DrainOptions,
 ) -> DrainReport {

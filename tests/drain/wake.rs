@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::execute;
+use crate::support::probe::{ProbeApp, act, live, number, probe, probe_sessions, slot_of};
 use futures_util::future::{BoxFuture, FutureExt};
-use test_support::execute;
-use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions, slot_of};
 use tidegate::chain::{Chain, StartDrain};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;

@@ -4,16 +4,16 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::function::{AMPLE, Function, report};
-use test_support::probe::{live, number};
-use test_support::seal;
-use test_support::services::{Mode, Services};
-use test_support::{
-    self as support, Deadline, Harm, Proxy, RuntimeApi, contains, execute, has, publish_letters,
+use crate::support::cli::Cli;
+use crate::support::function::{AMPLE, Function, report};
+use crate::support::probe::{live, number};
+use crate::support::seal;
+use crate::support::services::{Mode, Services};
+use crate::support::{
+    self, Deadline, Harm, Proxy, RuntimeApi, contains, execute, has, publish_letters,
     publish_views, rows, wait_until, words,
 };
+use serde_json::{Value, json};
 use tidegate::StopReason;
 
 fn fixture(name: &str) -> String {

@@ -3,15 +3,15 @@
 use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 
+use crate::support::function::fixture;
+use crate::support::function::{AMPLE, Function};
+use crate::support::probe::{live, number};
+use crate::support::{self, Answer, Harm, Proxy, TestDb, database_for, opened_for};
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use test_support::function::fixture;
-use test_support::function::{AMPLE, Function};
-use test_support::probe::{live, number};
-use test_support::{self as support, Answer, Harm, Proxy, TestDb, database_for, opened_for};
 use tidegate::connect::Client;
 use tidegate::intake::{Message, Receipt, is_refusal};
 use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, Transaction, publish};

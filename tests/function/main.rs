@@ -5,7 +5,10 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+mod collector;
 mod function;
 mod intake;
 mod otel;
 mod relay;
+#[path = "../job/support.rs"]
+mod support;

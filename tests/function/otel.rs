@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Once;
 use std::time::Duration;
 
+use crate::collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
+use crate::support::cli::Cli;
+use crate::support::function::fixture;
+use crate::support::function::{AMPLE, Function};
+use crate::support::probe::{
+    ProbeApp, act, drain, live, options, pair, probe, probe_database, publish_acts,
+};
+use crate::support::services::Services;
+use crate::support::{
+    self, TestDb, aws_variables, publish_views, terminate, use_job, wait_until, words,
+};
 use hmac::{Hmac, KeyInit, Mac};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use test_support::cli::Cli;
-use test_support::function::fixture;
-use test_support::function::{AMPLE, Function};
-use test_support::probe::{
-    ProbeApp, act, drain, live, options, pair, probe, probe_database, publish_acts,
-};
-use test_support::services::Services;
-use test_support::use_job;
-use test_support::{
-    self as support, AMPLE_TIMEOUT, Collector, Manner, Received, TestDb, attributes, aws_variables,
-    hex, publish_views, telemetry, terminate, wait_until, words,
-};
 use tidegate::chain::Chain;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::cli::Cli;
+use crate::support::probe::{number, options, publish};
+use crate::support::{self, TestDb, column, contains, empty_database};
 use axum::extract::{DefaultBodyLimit, State as Shared};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::probe::{number, options, publish};
-use test_support::{self as support, TestDb, column, contains, empty_database};
 use tidegate::connect::Client;
 use tidegate::migrate::MigrateReport;
 use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState};
@@ -582,7 +582,7 @@ async fn a_login_with_two_connections_drains() {
     let make = format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 2 IN ROLE postgres");
     client.batch_execute(&make).await.unwrap();
     publish(&client, orders(3)).await;
-    let url = test_support::as_user(db.direct(), &role);
+    let url = crate::support::as_user(db.direct(), &role);
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     let service = tidegate_relay::program().start(&lookup).unwrap();
     let report = service.drain(&options(), Hooks::default()).await.unwrap();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_job::app::App;
 
-use test_support::services::Services;
-use test_support::{TestDb, database};
+use crate::support::services::Services;
+use crate::support::{TestDb, database};
 use tidegate::connect::Client;
 use tidegate::{Database, DrainOptions, DrainReport, RetryPolicy};
 

@@ -7,13 +7,13 @@ use crate::http::{
     Api, drain_with_all_services, form, function, gateway, invoke, letter, link_of, parts, refused,
     server, stopped,
 };
+use crate::support::cli::Cli;
+use crate::support::{self, Deadline, RuntimeApi, begins, contains, has, use_job};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::{self as support, Deadline, RuntimeApi, begins, contains, has, use_job};
 use tidegate_job::http::{self, Access};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;

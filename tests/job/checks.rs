@@ -8,9 +8,9 @@ use tidegate::testing::handlers_of;
 use tidegate::{DrainOptions, Event as _, Hooks, NewEvent};
 
 use crate::application::{World, retrying_in_an_hour};
+use crate::support::services::{Mode, Services};
+use crate::support::{self, has, words};
 use serde_json::{Value, json};
-use test_support::services::{Mode, Services};
-use test_support::{self as support, has, words};
 use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
 use tidegate_job::app::{App, Event};
 use tokio::process::Command;

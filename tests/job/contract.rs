@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::services::{self, Mode, SERVICES};
 use serde_json::{Value, json};
-use test_support::services::{self, Mode, SERVICES};
 use tidegate::Event as _;
 use tidegate_job::app::Event;
 

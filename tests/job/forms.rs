@@ -11,9 +11,9 @@ use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
 use tidegate_admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
 
 use crate::application::{World, retrying_in_an_hour};
+use crate::support::services::{self, Mode, Services};
+use crate::support::{self, wait_for_a_lock, words};
 use serde_json::{Value, json};
-use test_support::services::{self, Mode, Services};
-use test_support::{self as support, wait_for_a_lock, words};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
 use tidegate_job::app::forms::{
     self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,

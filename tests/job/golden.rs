@@ -18,10 +18,10 @@ use tidegate_job::app;
 
 use crate::callers;
 use crate::http::Api;
-use test_support::cli::{Cli, commands_in};
-use test_support::function::Function;
-use test_support::golden::{compare, golden, text};
-use test_support::{self as support, publish_views};
+use crate::support::cli::{Cli, commands_in};
+use crate::support::function::Function;
+use crate::support::golden::{compare, golden, text};
+use crate::support::{self, publish_views};
 
 #[tokio::test]
 async fn the_help_of_every_command() {

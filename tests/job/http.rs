@@ -5,13 +5,13 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::support::as_user;
+use crate::support::services::Services;
+use crate::support::use_job;
+use crate::support::{self, Deadline, RuntimeApi, TestDb, begins, lacks, words};
 use reqwest::header::{ALLOW, CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Method, Response, redirect};
 use serde_json::{Value, json};
-use test_support::as_user;
-use test_support::services::Services;
-use test_support::use_job;
-use test_support::{self as support, Deadline, RuntimeApi, TestDb, begins, lacks, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent};

@@ -15,3 +15,4 @@ mod http;
 mod medical;
 mod prometheus;
 mod strangers;
+mod support;

@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 use crate::callers;
 use crate::http::Api;
-use test_support::as_user;
-use test_support::cli::Cli;
-use test_support::probe::{ProbeApp, drain, options, probe, probe_database, publish_acts};
-use test_support::{self as support, TestDb, contains, execute, project_file};
+use crate::support::as_user;
+use crate::support::cli::Cli;
+use crate::support::probe::{ProbeApp, drain, options, probe, probe_database, publish_acts};
+use crate::support::{self, TestDb, contains, execute, project_file};
 
 /// Returns the URL of a login that may only read figures, in a database with the roles.
 async fn readable(db: &TestDb, kinds: &[&'static str]) -> String {
@@ -150,9 +150,9 @@ async fn counters_never_fall_when_the_log_is_cleaned_up() {
     let cleaned = Cli::on(&db).json(&["cleanup"]).await;
     assert_eq!(cleaned["stop_reason"], "done", "{cleaned}");
     let left = "SELECT count(*) FROM tidegate.event_log";
-    assert_eq!(test_support::probe::number(&client, left).await, 0);
+    assert_eq!(crate::support::probe::number(&client, left).await, 0);
     let folded = "SELECT count(*) FROM tidegate.minute_stats WHERE minute <> date_trunc('day', minute, 'UTC')";
-    assert_eq!(test_support::probe::number(&client, folded).await, 0);
+    assert_eq!(crate::support::probe::number(&client, folded).await, 0);
     assert_eq!(counters(&told(&url).await), before);
     publish_acts(&client, 1).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
@@ -275,7 +275,7 @@ async fn a_database_that_says_nothing_holds_up_a_scrape_no_longer_than_its_state
     assert!(text.ends_with("tidegate_up 0\n"), "{text}");
     let cancelled = async || {
         let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'tidegate.event_kind'::regclass";
-        test_support::probe::number(&other, sql).await == 0
+        crate::support::probe::number(&other, sql).await == 0
     };
     support::wait_until("nobody waits for the lock any more", cancelled).await;
 }

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::cli::Cli;
+use crate::support::probe::{
     ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts,
 };
-use test_support::{self as support, TestDb, column, counted, has, lease_away, wait_until, words};
+use crate::support::{self, TestDb, column, counted, has, lease_away, wait_until, words};
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::{Done, HandlerError};
 use tidegate_admin::retention::{

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::cli::{Cli, Ran, verbs};
+use crate::support::probe::{live, number};
+use crate::support::{self, execute, has, publish_views, wait_until, words};
 use serde_json::{Value, json};
-use test_support::cli::{Cli, Ran, verbs};
-use test_support::probe::{live, number};
-use test_support::{self as support, execute, has, publish_views, wait_until, words};
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Migrations};
 use tidegate::{DrainReport, Event as _, StopReason};

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
+use crate::support::cli::{Cli, verbs};
+use crate::support::seal;
+use crate::support::{self, TestDb, contains, execute, words};
 use serde_json::Value;
-use test_support::cli::{Cli, verbs};
-use test_support::seal;
-use test_support::{self as support, TestDb, contains, execute, words};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 #[tokio::test]

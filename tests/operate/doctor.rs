@@ -12,12 +12,10 @@ use tidegate_admin::doctor::{self, DoctorTarget, State};
 use tidegate_core::queue;
 
 use crate::look::run;
+use crate::support::cli::{Cli, Ran};
+use crate::support::probe::{Probe, ProbeApp, act, drain, number, options, pair, publish};
+use crate::support::{self, TestDb, begins, contains, lease_away, project_file, rows, wait_until};
 use serde_json::Value;
-use test_support::cli::{Cli, Ran};
-use test_support::probe::{Probe, ProbeApp, act, drain, number, options, pair, publish};
-use test_support::{
-    self as support, TestDb, begins, contains, lease_away, project_file, rows, wait_until,
-};
 use tidegate_job::app;
 use tokio_postgres::NoTls;
 
@@ -819,7 +817,7 @@ async fn a_log_of_more_days_than_the_server_has_locks_for_is_reported() {
     let room = "SELECT current_setting('max_locks_per_transaction')::bigint * current_setting('max_connections')::bigint";
     let told = format!(
         "room for {}",
-        test_support::probe::number(&client, room).await
+        crate::support::probe::number(&client, room).await
     );
     let remedy = examine(&db).await.finds(
         "locks",

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::cli::Cli;
+use crate::support::probe::{
     ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,
     publish_acts,
 };
-use test_support::{self as support, TestDb, column, counted, execute, statement};
+use crate::support::{self, TestDb, column, counted, execute, statement};
 use tidegate::connect::Client;
 use tidegate::drain::StopReason;
 use tidegate::{Database, Done, DrainOptions, HandlerError};

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use test_support::probe::{ProbeApp, act, drain, live, number, options, probe, publish, service};
-use test_support::{
+use crate::support::probe::{ProbeApp, act, drain, live, number, options, probe, publish, service};
+use crate::support::{
     TestDb, begins, column, contains, counted, execute, has, wait_for_a_lock, wait_until,
 };
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, Hooks, Published};
 use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};

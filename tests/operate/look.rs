@@ -3,12 +3,10 @@
 
 use std::process::Stdio;
 
+use crate::support::cli::{Cli, Ran};
+use crate::support::probe::{number, service};
+use crate::support::{self, TestDb, binary, contains, execute, has, lease_away, statement};
 use serde_json::{Map, Value, json};
-use test_support::cli::{Cli, Ran};
-use test_support::probe::{number, service};
-use test_support::{
-    self as support, TestDb, binary, contains, execute, has, lease_away, statement,
-};
 use tidegate::Hooks;
 use tidegate::connect::Client;
 use tidegate_admin::Request;

@@ -16,6 +16,8 @@ mod operate;
 mod recipe;
 mod records;
 mod starter;
+#[path = "../job/support.rs"]
+mod support;
 mod trace;
 mod why;
 mod width;

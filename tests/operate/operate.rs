@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::cli::Cli;
+use crate::support::probe::{
     Probe, ProbeApp, act, drain, end_of, live, number, options, pair, probe, probe_database,
     probe_sessions, publish_acts,
 };
-use test_support::{
-    self as support, TestDb, begins, contains, counted, execute, has, lease_away, refused, rows,
+use crate::support::{
+    self, TestDb, begins, contains, counted, execute, has, lease_away, refused, rows,
     wait_for_a_lock, wait_until, words,
 };
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Payloads, StoredSettings};
 use tidegate::{Done, DrainOptions, Error, Event as _, HandlerError, NewEvent};

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::probe::{live, number, options};
+use crate::support::{TestDb, opened_for};
 use serde::{Deserialize, Serialize};
-use test_support::probe::{live, number, options};
-use test_support::{TestDb, opened_for};
 use tidegate::connect::Client;
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent};
 use tidegate_admin::{Audit, ReplayRequest, Verb};

@@ -5,10 +5,10 @@ use serde_json::json;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use test_support as support;
-use test_support::cli::Cli;
-use test_support::probe::number;
-use test_support::{column, contains, execute, wait_until};
+use crate::support;
+use crate::support::cli::Cli;
+use crate::support::probe::number;
+use crate::support::{column, contains, execute, wait_until};
 use tidegate::Database;
 use tidegate::connect::Client;
 use tidegate_admin::retention::{CleanupHooks, CleanupOptions, CleanupReport, cleanup};

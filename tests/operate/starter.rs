@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use crate::support::cli::{Cli, Ran};
+use crate::support::project_file;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use test_support::cli::{Cli, Ran};
-use test_support::project_file;
 
 fn room() -> TempDir {
     tempfile::tempdir().unwrap()

@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::support::cli::Cli;
+use crate::support::probe::{ProbeApp, act, drain, options, probe};
+use crate::support::services::Services;
+use crate::support::{self, TestDb, column, contains, publish_letters, words};
 use serde_json::json;
-use test_support::cli::Cli;
-use test_support::probe::{ProbeApp, act, drain, options, probe};
-use test_support::services::Services;
-use test_support::{self as support, TestDb, column, contains, publish_letters, words};
 use tidegate::connect::Client;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, NewEvent};

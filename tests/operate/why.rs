@@ -1,8 +1,8 @@
 //! Why an event has not ended: the sentence that SQL, the command line and the console show.
 
+use crate::support::cli::Cli;
+use crate::support::{self, TestDb, contains, execute, has, lease_away};
 use serde_json::json;
-use test_support::cli::Cli;
-use test_support::{self as support, TestDb, contains, execute, has, lease_away};
 use tidegate::connect::Client;
 
 /// Who holds what is leased here.

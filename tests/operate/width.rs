@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tidegate::Done;
 
 use crate::look::{has_colour, on_terminal, run};
-use test_support::cli::Cli;
-use test_support::probe::{ProbeApp, number, options, probe, publish_acts};
-use test_support::{self as support, contains, execute, lacks, words};
+use crate::support::cli::Cli;
+use crate::support::probe::{ProbeApp, number, options, probe, publish_acts};
+use crate::support::{self, contains, execute, lacks, words};
 
 /// A queue with long names, and something for each table.
 const LONG: &str = "

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::TestDb;
-use test_support::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
+use crate::support::TestDb;
+use crate::support::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Batch, Done, DrainOptions, Event as _, HandlerError, NewEvent, Policy, StopReason};

@@ -1,10 +1,10 @@
 //! The handler of `examples/carrier.rs`, which the handbook shows, against a service that answers.
 
+use crate::support::contains;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
 use serde_json::json;
-use test_support::contains;
 use tidegate::testing::{Attempt, Ran};
 use tokio::net::TcpListener;
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use test_support::probe::{
+use crate::support::probe::{
     Nothing, ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, probe,
     probe_sessions, publish_acts, service,
 };
-use test_support::{TestDb, begins, wait_for_a_lock};
+use crate::support::{TestDb, begins, wait_for_a_lock};
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent};
 use tidegate_admin::{
@@ -183,7 +183,7 @@ async fn a_lease_taken_during_a_cancel_learns_of_it() {
     transaction.commit().await.unwrap();
     let report = cancelling.await.unwrap();
     assert_eq!((report.cancelled, report.begun), (1, 1), "{report:?}");
-    test_support::probe::sweep(&witness).await;
+    crate::support::probe::sweep(&witness).await;
     let sql = "SELECT sum(cuts) FROM tidegate.lease";
     assert_eq!(number(&witness, sql).await, 1);
     assert_eq!(end_of(&witness, id).await, "FAILED 1 cancelled");
@@ -223,7 +223,7 @@ async fn a_cancel_of_many_waits_for_no_lock_and_reports_what_it_missed() {
     held.rollback().await.unwrap();
     let report = cancel(&db, &by_ids(&ids)).await;
     assert_eq!((report.cancelled, report.begun), (1, 0), "{report:?}");
-    test_support::probe::sweep(&client).await;
+    crate::support::probe::sweep(&client).await;
     let sql = "SELECT sum(cuts) FROM tidegate.lease";
     assert_eq!(number(&client, sql).await, 1);
 }

@@ -1,8 +1,8 @@
 //! The schema's comments, and delays as producers in any language set them.
 
-use test_support as support;
-use test_support::probe::{live, number, probe};
-use test_support::{column, refused, rows};
+use crate::support;
+use crate::support::probe::{live, number, probe};
+use crate::support::{column, refused, rows};
 use tidegate::connect::Client;
 
 /// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history,

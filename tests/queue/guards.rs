@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     Probe, ProbeApp, act, drain, end_of, number, options, probe, probe_database, probe_sessions,
     publish, publish_acts,
 };
-use test_support::{TestDb, cannot_be_pooled, counted, execute, wait_until};
+use crate::support::{TestDb, cannot_be_pooled, counted, execute, wait_until};
 use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Notify;

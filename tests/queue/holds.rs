@@ -1,8 +1,8 @@
 //! Which rows a call holds while its caller's transaction is open. Callers commit when their work is done, so
 //! every row in this list may be missing to drains for as long: it is part of the interface, like a result.
 
-use test_support::execute;
-use test_support::probe::{act, number, pair, probe_sessions, publish};
+use crate::support::execute;
+use crate::support::probe::{act, number, pair, probe_sessions, publish};
 use tidegate::connect::Client;
 
 /// In the scene, a drain has events 1 to 4 in hand (4 is the first of group `g`), of which an operator has
@@ -29,7 +29,7 @@ const SCENE: &str = "
 
 const POLLER: &str = "'00000000-0000-0000-0000-000000000009'";
 
-async fn scene() -> (test_support::TestDb, Client, Client) {
+async fn scene() -> (crate::support::TestDb, Client, Client) {
     let (db, [client, guest]) = probe_sessions().await;
     execute(
         &client,

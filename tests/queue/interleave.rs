@@ -9,11 +9,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     act, completion_of, disorder, end_of, expire_leases, lease_request, live, number, probe,
     probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
-use test_support::{self as support, execute, wait_for_a_lock};
+use crate::support::{self, execute, wait_for_a_lock};
 use tidegate::{Error, NewEvent};
 use tidegate_admin::{
     Audit, RequeueReport, RequeueRequest, UnblockHow, UnblockReport, UnblockRequest, Verb,

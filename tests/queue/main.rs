@@ -20,6 +20,8 @@ mod queue;
 mod replace;
 mod roundtrip;
 mod scenes;
+#[path = "../job/support.rs"]
+mod support;
 mod upgrade;
 mod versions;
 mod walk;

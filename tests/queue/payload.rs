@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use serde_json::value::RawValue;
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, pair, probe,
     publish_acts, service,
 };
-use test_support::{begins, contains, execute};
+use crate::support::{begins, contains, execute};
+use serde_json::json;
+use serde_json::value::RawValue;
 use tidegate::connect::Client;
 use tidegate::{Done, Error, HandlerError, NewEvent};
 use tidegate_admin::ShowRequest;

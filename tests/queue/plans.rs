@@ -7,10 +7,10 @@
 use std::future::poll_fn;
 use std::ops::RangeInclusive;
 
+use crate::support::cli::Cli;
+use crate::support::probe::{Probe, number, probe, probe_database};
+use crate::support::{TestDb, contains, execute, statement, usual};
 use serde_json::Value;
-use test_support::cli::Cli;
-use test_support::probe::{Probe, number, probe, probe_database};
-use test_support::{TestDb, contains, execute, statement, usual};
 use tidegate::Event;
 use tidegate::connect::Client;
 use tidegate_admin::prometheus::{Format, metrics};

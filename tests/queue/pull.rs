@@ -3,14 +3,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-use test_support::as_user;
-use test_support::cli::Cli;
-use test_support::probe::{
+use crate::support::as_user;
+use crate::support::cli::Cli;
+use crate::support::probe::{
     ProbeApp, act, disorder, drain, end_of, expire_leases, live, number, options, probe_database,
     publish_acts,
 };
-use test_support::{self as support, TestDb, begins, contains, words};
+use crate::support::{self, TestDb, begins, contains, words};
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy};
 use tidegate_core::queue;
@@ -483,7 +483,7 @@ async fn the_role_for_it_reaches_every_step_and_no_table() {
         assert_eq!(found, Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{sql}");
     }
     // The token of a drain's lease ends nothing here.
-    let leased = queue::lease(&client, &test_support::probe::lease_request())
+    let leased = queue::lease(&client, &crate::support::probe::lease_request())
         .await
         .unwrap();
     let lease = leased.events[0].lease;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     Probe, act, completion_of, disorder, end_of, expire_leases, lease_request, live, number, probe,
     probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
-use test_support::{self as support, column, contains, execute, lease_away, refused, rows};
+use crate::support::{self, column, contains, execute, lease_away, refused, rows};
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
@@ -551,7 +551,7 @@ async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_wait
         )
         .await
         .unwrap();
-    let leased = tokio::time::timeout(test_support::PATIENCE, lease(&client, 10))
+    let leased = tokio::time::timeout(crate::support::PATIENCE, lease(&client, 10))
         .await
         .unwrap();
     assert_eq!(ids(&leased), published[1..]);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options, probe,
     probe_sessions, sweep,
 };
-use test_support::{TestDb, begins, contains, wait_for_a_lock};
+use crate::support::{TestDb, begins, contains, wait_for_a_lock};
 use tidegate::connect::Client;
 use tidegate::{Done, HandlerError, NewEvent, Published};
 use tidegate_core::queue;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use crate::support::probe::{live, number, options};
+use crate::support::{TestDb, opened_for};
 use serde_json::value::RawValue;
-use test_support::probe::{live, number, options};
-use test_support::{TestDb, opened_for};
 use tidegate::connect::Client;
 use tidegate::{Context, Dispatch, Done, Handlers, NewEvent};
 use tidegate_core::queue;

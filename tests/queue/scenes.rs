@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     Probe, act, completion_of, disorder, expire_leases, lease_request, live, number, probe,
     retry_of,
 };
-use test_support::{TestDb, execute, wait_for_a_lock, wait_until};
+use crate::support::{TestDb, execute, wait_for_a_lock, wait_until};
 use tidegate::{Event, NewEvent};
 use tidegate_admin::{Audit, RequeueRequest, Verb};
 use tidegate_core::connect::{Client, Queryable};

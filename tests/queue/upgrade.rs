@@ -3,9 +3,9 @@
 //!
 //! How the command line tells of it is tried in `cli`; here a queue in use lives through it.
 
+use crate::support::probe::{Probe, ProbeApp, act, drain, live, number, options, probe};
+use crate::support::{self, TestDb, contains, execute};
 use refinery_core::{Migration, Runner};
-use test_support::probe::{Probe, ProbeApp, act, drain, live, number, options, probe};
-use test_support::{self as support, TestDb, contains, execute};
 use tidegate::migrate::{Migrate, MigrateReport, check};
 use tidegate::{Error, Event};
 use tidegate_core::queue;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::support::TestDb;
+use crate::support::cli::Cli;
+use crate::support::probe::{Act, ProbeApp, act, drain, number, probe, publish_acts};
 use serde::{Deserialize, Serialize};
-use test_support::TestDb;
-use test_support::cli::Cli;
-use test_support::probe::{Act, ProbeApp, act, drain, number, probe, publish_acts};
 use tidegate::{Context, Dispatch, Done, DrainOptions, DrainReport, Handlers, NewEvent};
 use tidegate_core::queue;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use test_support::probe::{
+use crate::support::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,
     probe_sessions, publish, publish_acts,
 };
-use test_support::{counted, execute};
+use crate::support::{counted, execute};
 use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tidegate_core::queue::{self, LeaseRequest, LeasedBatch, Walk};

@@ -4,15 +4,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use tidegate::connect::Client;
-use tidegate::migrate::Migrate;
-use tidegate::{Database, Event};
-use tidegate_job::app;
-use tokio::sync::OnceCell;
+use tidegate_core::connect::{Client, Database};
+use tidegate_core::event::Event;
+use tidegate_core::migrate::{Migrate, Migrations};
 use tokio_postgres::NoTls;
 
 use crate::cluster::{at, cluster};
 use crate::pooler;
+use crate::probe::Probe;
 
 /// A database for one test. It is dropped with this value.
 pub struct TestDb {
@@ -23,7 +22,7 @@ pub struct TestDb {
     name: String,
 }
 
-/// Returns a migrated database with the kinds of the shipped events.
+/// Returns a migrated database with the kinds of the probe.
 pub async fn database() -> TestDb {
     opened().await.0
 }
@@ -40,10 +39,18 @@ pub async fn database_for<E: Event>() -> TestDb {
 
 /// Returns [`database`], and a connection to it.
 pub async fn opened() -> (TestDb, Client) {
-    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    opened_like("probe", Probe::KINDS, &[]).await
+}
+
+/// Returns a copy of this template, which has these kinds and tables, and a connection to it.
+pub async fn opened_like(
+    template: &str,
+    kinds: &[&str],
+    tables: &[Migrations],
+) -> (TestDb, Client) {
     let admin = admin().await;
-    let template = TEMPLATE.get_or_init(|| template(&admin)).await;
-    let database = create(&admin, template).await;
+    let template = made(&admin, template, kinds, tables).await;
+    let database = create(&admin, &template).await;
     let client = database.client().await;
     let moved = client.batch_execute("SELECT tidegate.move_in()").await;
     moved.expect("a copy of the template is a queue of its own");
@@ -120,10 +127,10 @@ impl Drop for TestDb {
     }
 }
 
-/// Returns the name of this run's template, which the first process that asks migrates.
-async fn template(admin: &Client) -> String {
+/// Returns the name of the run's template, which the first process that asks migrates.
+async fn made(admin: &Client, template: &str, kinds: &[&str], tables: &[Migrations]) -> String {
     let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
-    let name = format!("migrated_{}", run.replace('-', "_"));
+    let name = format!("{template}_{}", run.replace('-', "_"));
     let is_made = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)";
     let is_made = async || {
         let made = admin.query_one(is_made, &[&name]).await;
@@ -136,7 +143,7 @@ async fn template(admin: &Client) -> String {
     let locked = admin.execute(lock, &[&name]).await;
     locked.expect("nobody keeps the lock");
     if !is_made().await {
-        make(admin, &name).await;
+        make(admin, &name, kinds, tables).await;
     }
     let unlock = "SELECT pg_advisory_unlock(hashtext($1))";
     let unlocked = admin.execute(unlock, &[&name]).await;
@@ -144,27 +151,21 @@ async fn template(admin: &Client) -> String {
     name
 }
 
-async fn make(admin: &Client, name: &str) {
+async fn make(admin: &Client, name: &str, kinds: &[&str], tables: &[Migrations]) {
     for step in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
         let made = admin.batch_execute(&format!("{step} {name}")).await;
         made.expect("the template is created");
     }
     let url = cluster().url(name);
-    migrate(&url).await;
+    let database = Database::new(&url, 1).expect("the template's URL is valid");
+    let migrated = Migrate::new(&database, kinds).tables(tables).run().await;
+    migrated.expect("the template is migrated");
+    drop(database);
     // Leaves a cache of the catalogs, which is copied too.
     connect(&url).await;
     let close = format!("ALTER DATABASE {name} WITH is_template true allow_connections false");
     let closed = admin.batch_execute(&close).await;
     closed.expect("the template is closed");
-}
-
-async fn migrate(url: &str) {
-    let database = Database::new(url, 1).expect("the template's URL is valid");
-    Migrate::new(&database, app::Event::KINDS)
-        .tables(&[app::TABLES])
-        .run()
-        .await
-        .expect("the template is migrated");
 }
 
 async fn create(admin: &Client, template: &str) -> TestDb {

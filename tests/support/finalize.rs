@@ -1,10 +1,10 @@
-//! Ends events like a worker, without a drain.
+//! Ends and leases events like a worker, without a drain.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-use tidegate::Error;
-use tidegate_core::connect::Queryable;
+use tidegate_core::Error;
+use tidegate_core::connect::{Client, Queryable};
 use tidegate_core::queue::{Finalization, FinalizeAnswer, Follow, finalize_under};
 use uuid::Uuid;
 
@@ -25,4 +25,17 @@ pub async fn finalize(
         flushed.published += more.published;
     }
     Ok(flushed)
+}
+
+/// Leases events for a worker that does not exist and may have started all of them. The lease expires after
+/// this many seconds. With a negative number, it has already expired.
+pub async fn lease_away(client: &Client, ids: &[i64], seconds: f64) {
+    let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
+                                             clear_to, as_of)
+                 SELECT gen_random_uuid(), gen_random_uuid(), tidegate.ranges(array_agg(q.id)), max(q.id),
+                        array_agg(DISTINCT hashtext(q.group_key)) FILTER (WHERE q.group_key IS NOT NULL),
+                        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => $2), 0,
+                        pg_snapshot_xmin(pg_current_snapshot())
+                   FROM tidegate.event_queue AS q WHERE q.id = ANY ($1)";
+    assert_eq!(client.execute(lease, &[&ids, &seconds]).await.unwrap(), 1);
 }

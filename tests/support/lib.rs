@@ -14,41 +14,51 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+#[cfg(feature = "programs")]
 pub mod cli;
 pub mod clock;
+#[cfg(feature = "programs")]
 pub mod function;
 pub mod golden;
 pub mod probe;
 pub mod proxy;
 pub mod seal;
 pub mod served;
+#[cfg(feature = "programs")]
 pub mod services;
 pub mod skip;
+#[cfg(feature = "drain")]
 pub mod worker;
 
+#[cfg(feature = "drain")]
+mod app;
 mod cluster;
-mod collector;
 mod database;
-mod events;
 mod finalize;
 mod pooler;
+#[cfg(feature = "programs")]
 mod program;
+#[cfg(feature = "programs")]
 mod runtime_api;
+#[cfg(feature = "programs")]
 mod secrets;
+#[cfg(feature = "programs")]
 mod tls;
 
 pub use cluster::Cluster;
-pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
 pub use database::{
     TestDb, as_user, connect, copy_of, database, database_for, empty_database, opened, opened_for,
+    opened_like,
 };
-pub use events::{lease_away, publish_letters, publish_views, slow_letters};
-pub use finalize::finalize;
+pub use finalize::{finalize, lease_away};
 pub use pooler::{Pooler, cannot_be_pooled};
-pub use program::{command, terminate};
-pub use runtime_api::{Answer, Deadline, FUNCTION_ARN, RuntimeApi, TRACE};
-pub use secrets::{Secrets, Version, aws_variables};
-pub use tls::{Authority, Certified};
+#[cfg(feature = "programs")]
+pub use {
+    program::{binary, command, terminate},
+    runtime_api::{Answer, Deadline, FUNCTION_ARN, RuntimeApi, TRACE},
+    secrets::{Secrets, Version, aws_variables},
+    tls::{Authority, Certified},
+};
 
 pub use crate::proxy::{Harm, Proxy};
 
@@ -58,7 +68,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate_core::connect::{Client, Queryable};
-use tidegate_core::queue::{self, Statement};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;
 
@@ -157,9 +166,10 @@ pub async fn wait_for_a_lock(client: &Client) {
     .await;
 }
 
+#[cfg(feature = "admin")]
 /// Returns the statement of this name; of two, the one of a verb or a view.
-pub fn statement(name: &str) -> &'static Statement {
-    let mut all = tidegate_admin::statements().chain(queue::statements());
+pub fn statement(name: &str) -> &'static tidegate_core::queue::Statement {
+    let mut all = tidegate_admin::statements().chain(tidegate_core::queue::statements());
     let found = all.find(|statement| statement.name == name);
     found.unwrap_or_else(|| panic!("there is no statement {name}"))
 }
@@ -193,25 +203,6 @@ pub async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> b
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
     }
-}
-
-/// Returns the path of one of the package's binaries. Cargo builds them together with the tests, one folder
-/// above them.
-///
-/// # Panics
-/// If the package has no binary with this name.
-pub fn binary(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let folder = test.parent().and_then(Path::parent);
-    let binary = folder.expect("a test is in a folder").join(name);
-    assert!(binary.exists(), "no binary {name:?} in this package");
-    binary
-}
-
-/// A request that no other one equals.
-pub fn use_job() -> Value {
-    json!({"request_id": "r1", "patient_id": uuid::Uuid::new_v4(), "user_id": uuid::Uuid::new_v4(), "client_id": uuid::Uuid::new_v4(),
-        "service_request_id": uuid::Uuid::new_v4(), "used_by_employee": uuid::Uuid::new_v4(), "used_by_legal_entity": uuid::Uuid::new_v4()})
 }
 
 /// Returns a path inside the project.

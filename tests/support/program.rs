@@ -1,9 +1,10 @@
 //! Owns how tests start the package's binaries: without the settings of this process, and never
 //! outliving the test.
 
+use std::path::{Path, PathBuf};
+
 use tokio::process::{Child, Command};
 
-use crate::binary;
 use crate::services::SERVICES;
 
 /// Returns a command for one of the package's binaries. It sees only the settings that the test
@@ -25,6 +26,19 @@ fn is_setting(variable: &str) -> bool {
         .iter()
         .any(|prefix| variable.starts_with(prefix) && variable != "TIDEGATE_SCHEMA")
         || SERVICES.iter().any(|(_, name)| *name == variable)
+}
+
+/// Returns the path of one of the package's binaries. Cargo builds them together with the tests, one folder
+/// above them.
+///
+/// # Panics
+/// If the package has no binary with this name.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folder = test.parent().and_then(Path::parent);
+    let binary = folder.expect("a test is in a folder").join(name);
+    assert!(binary.exists(), "no binary {name:?} in this package");
+    binary
 }
 
 /// Asks a process to end, like a service manager.

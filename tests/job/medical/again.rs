@@ -9,7 +9,7 @@ use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 
 use super::cases::{Case, cases};
 use super::world::{World, payload};
-use test_support::services::Mode;
+use crate::support::services::Mode;
 
 #[tokio::test]
 async fn d8_every_kind_of_job_that_runs_again_has_the_effects_of_once() {

@@ -15,9 +15,9 @@ use super::world::{
     CANARY, CLIENT, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, drain, drain_one, id, part,
     payload, signed, submit, with,
 };
-use test_support::cli::Cli;
-use test_support::services::Mode;
-use test_support::{contains, wait_until};
+use crate::support::cli::Cli;
+use crate::support::services::Mode;
+use crate::support::{contains, wait_until};
 
 const EPISODE: u128 = 1;
 

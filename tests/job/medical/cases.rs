@@ -11,7 +11,7 @@ use tidegate_job::app::medical::KINDS;
 use super::world::{
     CANARY, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, id, part, payload, signed, with,
 };
-use test_support::services::Mode;
+use crate::support::services::Mode;
 
 /// One job and how it has to end.
 pub struct Case {

@@ -10,9 +10,9 @@ use tidegate::Database;
 use tidegate_job::app::App;
 
 use super::world::{CLIENT, USER, World, drain, id, part, payload, signed, with};
-use test_support::probe::{expire_leases, live};
-use test_support::wait_until;
-use test_support::worker::Worker;
+use crate::support::probe::{expire_leases, live};
+use crate::support::wait_until;
+use crate::support::worker::Worker;
 
 /// Jobs of one patient, in the order in which they were asked for.
 struct Batch {
