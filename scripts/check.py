@@ -64,8 +64,7 @@ def main():
         case ["cost"]:
             wrong = cost()
         case ["features"]:
-            hack = tools.cargo_command(CARGO_HACK)
-            local.ran([hack, "hack", "clippy", "--each-feature", "--workspace", "--lib", "--bins", "--locked", "--", "-D", "warnings"])
+            local.ran([tools.cargo_command(CARGO_HACK), *"hack clippy --each-feature --workspace --lib --bins --locked -- -D warnings".split()])
             return 0
         case _:
             sys.exit(f"usage: {sys.argv[0]} [cost | features | requirements write]")
@@ -174,12 +173,17 @@ def proofs():
 
 
 def named():
-    """Returns tests that a page or a mutant names but that do not exist."""
-    code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
-    there = set(re.findall(r"\bfn (\w+)\(", code))
-    told = [(page, name) for page in NAMING for name in NAMED.findall(page.read_text())]
-    told += [(MUTANTS, re.split(r"\W+", mutant["test"])[-1]) for mutant in tomllib.loads(MUTANTS.read_text())["mutant"]]
-    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page, name in told if name not in there]
+    """Returns tests that a page names but that do not exist, and mutants whose crate or program lacks their test."""
+    there = {name for source in SOURCES for file in (ROOT / source).rglob("*.rs") for name in re.findall(r"\bfn (\w+)\(", file.read_text())}
+    wrong = [f"{page.name}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text()) if name not in there]
+    mutants = tomllib.loads(MUTANTS.read_text())["mutant"]
+    return wrong + [f"mutant {one['name']}: there is no test {one['test']}" for one in mutants if not held(*one["test"].split())]
+
+
+def held(target, test):
+    """Returns whether the crate's unit tests, or the program of this name, have this test."""
+    own = "src/**/*.rs" if target == "lib" else f"crates/{target}/src/**/*.rs tests/{target}/**/*.rs crates/*/tests/{target}/**/*.rs crates/*/tests/{target}.rs"
+    return any(f"fn {test.split('::')[-1]}(" in file.read_text() for glob in own.split() for file in ROOT.glob(glob))
 
 
 def place(file):

@@ -3,7 +3,7 @@
 
 It is an error if the test does not notice the removed guard, or if the text of a mutant is no longer in the source. Before the first
 mutant, every named test runs on the unchanged copy and must pass. A mutant of SQL alone needs no build: the built programs hold the
-text of each SQL file, and it is replaced there. What tests/queue/scenes.rs and the model take away themselves is not repeated here.
+text of each SQL file, and it is replaced there. What `queue scenes::` and the model take away themselves is not repeated here.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 from local import Failed, cargo_flags, environment, output, run_script
 from tools import PROJECT
@@ -44,7 +45,7 @@ def main():
     for target in sorted({target for target, _ in tests}):
         names = [name for of, name in tests if of == target]
         for some in [[name] for name in names] if target == "torture" else [names]:  # which takes one at a time
-            if (done := run(tree, build(tree, target)[-1], *some)).returncode != 0 or f" {len(some)} passed" not in done.stdout:
+            if (done := run(build(tree, target)[-1], *some)).returncode != 0 or f" {len(some)} passed" not in done.stdout:
                 print(f"{done.stdout}\nwithout any mutant, one of these fails, or is not there: {', '.join(some)}", file=sys.stderr)
                 return 1
     # Those of SQL first, because each of the others is built.
@@ -102,7 +103,7 @@ def is_noticed(tree, mutant):
 
     try:
         put(sound, texts)
-        done = run(tree, (programs or build(tree, target))[-1], name)
+        done = run((programs or build(tree, target))[-1], name)
     finally:
         put(texts, sound)
     reason = failure(done)
@@ -120,7 +121,7 @@ def fitted(text, size):
 def replace(programs, there, instead):
     """Replaces a text wherever these programs hold it."""
     places = 0
-    for program in programs:
+    for program, _ in programs:
         with open(program, "r+b") as file, mmap.mmap(file.fileno(), 0) as held:
             while (at := held.find(there)) >= 0:
                 held[at:at + len(there)] = instead
@@ -137,24 +138,21 @@ def failure(done):
 
 
 def build(tree, target):
-    """Returns the programs of a test; its own comes last."""
-    of_crate = ["-p", target, "--lib"] if (tree / "crates" / target).is_dir() else ["--test", target]
-    chosen = ["--lib"] if target == "lib" else of_crate
+    """Returns the programs of a test, each with the folder of its crate; its own comes last."""
+    of_crate = ["-p", target, "--lib"] if (tree / "crates" / target).is_dir() else ["--workspace", "--test", target]
     flags = ["--quiet", "--no-run", "--target-dir", BUILT, "--message-format=json-render-diagnostics", *cargo_flags()]
-    told = output(["cargo", "test", *flags, *chosen], cwd=tree, env=environment()).splitlines()
+    told = output(["cargo", "test", *flags, *(["--lib"] if target == "lib" else of_crate)], cwd=tree, env=environment()).splitlines()
     made = [json.loads(line) for line in told if '"executable":"' in line]
-    return [one["executable"] for one in sorted(made, key=lambda one: one["profile"]["test"])]
+    return [(one["executable"], Path(one["manifest_path"]).parent) for one in sorted(made, key=lambda one: one["profile"]["test"])]
 
 
-def run(tree, program, *names):
-    crate = re.search(r"/deps/(tidegate\w*)-", program)
-    folder = own if crate and (own := tree / "crates" / crate[1].replace("_", "-")).is_dir() else tree
+def run(built, *names):
     try:
-        return subprocess.run([program, "--exact", *names], cwd=folder, env={**environment(), "RUST_BACKTRACE": "0"}, text=True,
+        return subprocess.run([built[0], "--exact", *names], cwd=built[1], env={**environment(), "RUST_BACKTRACE": "0"}, text=True,
                               timeout=RUN_LIMIT_S * len(names), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired as over:
         told = (over.stdout or b"").decode(errors="replace")
-        return subprocess.CompletedProcess(program, 1, f"{told}\nno end within {RUN_LIMIT_S} s")
+        return subprocess.CompletedProcess(built, 1, f"{told}\nno end within {RUN_LIMIT_S} s")
 
 
 if __name__ == "__main__":

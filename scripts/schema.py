@@ -93,12 +93,12 @@ NAMES = re.compile(
     r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%'{]|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
 )
 
-# Folders of tests that name no schema of the integration tests.
-APART = ("tests/fuzz/", "tests/model/", "tests/targets/", "tests/torture/")
+# Integration tests; those of other folders name no schema.
+TESTS = re.compile(r"(crates/[\w-]+/)?tests/(?!(fuzz|model|targets|torture)/)")
 
 # They send the library's SQL as it is written, compare texts in which the name is not the schema's, or are about names themselves.
 NAME_BOUND = (
-    "plans::", "roles::", "otel::", "prometheus::", "golden::", "queues::", "queue::every_statement", "network::i1_a_server_that_turns",
+    "plans::", "roles::", "otel::", "prometheus::", "golden::", "queues::", "network::i1_a_server_that_turns",
     "network::i1_i8_sessions", "operate::d13_the_documented", "operate::d14_the_documented", "figures::absurd", "cleanup::a_made",
     "look::d3_looking", "seal::a_new_key", "starter::with_a", "upgrade::a_program_on_a_schema_that", "why::a_group_behind",
 )
@@ -115,7 +115,7 @@ def suite():
         if not source.is_file():
             continue
         content = source.read_bytes()
-        if path.startswith("tests/") and not path.startswith(APART):
+        if TESTS.match(path):
             content = NAMES.sub(name, content.decode()).encode()
         if not target.exists() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)

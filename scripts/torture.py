@@ -41,12 +41,12 @@ def torture():
     flags = local.cargo_flags()
     began = time.monotonic()
     # Builds now, so that this time does not count as test time.
-    for built in (["--release", "--test", "model"], ["--test", "drain", "--test", "torture"]):
+    for built in (["-p", "tidegate", "--release", "--test", "model"], ["--test", "programs", "--test", "torture"]):
         _run(["cargo", "test", *flags, *built, "--no-run"], {}, must=True)
     ends += time.monotonic() - began
-    kept = {"model": _run(["cargo", "test", *flags, "--release", "--test", "model", "--", "--ignored", "--nocapture"], {})}
+    kept = {"model": _run(["cargo", "test", *flags, "-p", "tidegate", "--release", "--test", "model", "--", "--ignored", "--nocapture"], {})}
     load = {"TIDEGATE_LOAD_DURATION": f"{max(0, ends - time.monotonic()) * LOAD:.0f}s"}
-    kept["load"] = _run(["cargo", "test", *flags, "--test", "drain", "steady::", "--", "--nocapture"], load)
+    kept["load"] = _run(["cargo", "test", *flags, "--test", "programs", "steady::", "--", "--nocapture"], load)
     kept["faults"] = _faults(flags, max(0, ends - time.monotonic()))
     broken = [part for part, is_kept in kept.items() if not is_kept]
     told = f"BROKEN, see above: {' '.join(broken)}" if broken else "every promise was kept"

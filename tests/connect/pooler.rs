@@ -14,7 +14,7 @@ use crate::support::cli::Cli;
 use crate::support::probe::{
     Call, ProbeApp, act, drain_that_ends, live, number, options, pair, probe_database,
 };
-use crate::support::{self, Cluster, Pooler, TestDb, contains, wait_until};
+use crate::support::{self, Cluster, Pooler, Proxy, TestDb, contains, wait_until};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tidegate::connect::Client;
@@ -660,4 +660,37 @@ async fn whatever_the_default_isolation_is_the_program_begins_its_own() {
             "SET default_transaction_isolation = 'read committed'",
         );
     }
+}
+
+#[tokio::test]
+async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_time() {
+    let (db, observer) = support::opened().await;
+    let proxy = Proxy::before(&db.url).await;
+    let url = proxy.url(db.name());
+    let router = http::router(Database::new(&url, 2).unwrap(), http::Access::open());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let path = format!(
+        "http://{}/jobs/service_request_use_job",
+        listener.local_addr().unwrap()
+    );
+    let server = tokio::spawn(http::serve(listener, router, std::future::pending()));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut acknowledged = 0;
+    for speed in [1_000, 5_000, 0] {
+        proxy.throttle(speed);
+        let asked = client.post(&path).json(&support::use_job()).send();
+        let answer = support::ended("a request", asked).await.unwrap();
+        match answer.status().as_u16() {
+            202 => acknowledged += 1,
+            503 => assert_ne!(speed, 0, "the line is well again"),
+            other => panic!("{speed}: {other}"),
+        }
+    }
+    // Nothing that was acknowledged is missing; what was not may be there.
+    let there = live(&observer).await;
+    assert!(
+        (acknowledged..=3).contains(&there),
+        "{there} of {acknowledged}"
+    );
+    server.abort();
 }

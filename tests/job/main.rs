@@ -1,14 +1,12 @@
 //! Tests of the shipped application: forms, checks, medical jobs, and its HTTP interface.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy allows it in test functions; their helpers are no different"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers are no different from tests")]
 
 mod application;
 mod callers;
 mod checks;
 mod contract;
+mod forgotten;
 mod forms;
 mod golden;
 mod http;

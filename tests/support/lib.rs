@@ -9,10 +9,7 @@
     clippy::return_self_not_must_use,
     reason = "a test reads the name, and every helper panics when what it checks is not so"
 )]
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy allows it in test functions; their helpers are no different"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers are no different from tests")]
 
 #[cfg(feature = "programs")]
 pub mod cli;

@@ -9,9 +9,10 @@ use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use uuid::Uuid;
 
+use crate::TestDb;
 #[cfg(feature = "drain")]
 pub use crate::app::*;
-use crate::{TestDb, opened};
+pub use crate::{database as probe_database, opened as probe};
 
 tidegate_core::events! {
     #[derive(Debug, Clone, PartialEq)]
@@ -29,16 +30,6 @@ tidegate_core::events! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Act {
     pub name: String,
-}
-
-/// A database that knows the probe's kinds.
-pub async fn probe_database() -> TestDb {
-    opened().await.0
-}
-
-/// The same, with a connection to it.
-pub async fn probe() -> (TestDb, Client) {
-    opened().await
 }
 
 /// A database that knows the probe's kinds, with this many connections to it.
@@ -126,6 +117,12 @@ pub fn retry_of(lease: Lease) -> Retried {
 pub async fn start_leases(client: &impl Queryable) {
     let sql = "UPDATE tidegate.lease SET started_to = upper(ids) - 1";
     client.conn().execute(sql, &[]).await.unwrap();
+}
+
+/// Takes an event from its worker, and returns the report.
+pub async fn requeue(client: &impl Queryable, id: i64) -> serde_json::Value {
+    let sql = "SELECT tidegate.requeue(ARRAY[$1::bigint], 'its worker hangs')";
+    client.conn().query_one(sql, &[&id]).await.unwrap().get(0)
 }
 
 /// Leases time out by the database's clock, which a test cannot move: so it is they that are moved.

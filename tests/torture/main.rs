@@ -16,10 +16,7 @@
 //! Each experiment takes its seed from the clock, unless `TIDEGATE_TORTURE_SEED` sets one, and prints it. Two
 //! runs with the same seed make the same choices, but their timing depends on the machine.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy allows it in test functions; their helpers are no different"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers are no different from tests")]
 
 mod actor;
 mod checker;
