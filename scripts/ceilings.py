@@ -58,7 +58,7 @@ def figures():
     sizes = Counter()
     for file, code in rust.items():
         sizes[file.parts[1] if file.parts[0] == "crates" else "job"] += lines(code)
-    sql = {file: text for file, text in texts.items() if file.suffix == ".sql" and file.parts[0] in ("crates", "migrations")}
+    sql = {file: text for file, text in texts.items() if file.suffix == ".sql" and file.parts[0] in ("crates", "migrations") and "tests" not in file.parts}
     product = [*rust, *sql]
     library = {file: texts[file] for file in rust if file.parts[0] == "crates"}
     hidden = {name for text in library.values() for name in re.findall(r"#\[doc\(hidden\)\]\s*(?:#\[[^\n]*\]\s*)*pub (?:async |const )?\w+ (\w+)", text)}

@@ -19,10 +19,10 @@ from tools import PROJECT
 PLAYWRIGHT = "playwright==1.65.2"
 AXE = "axe-core@4.14.1"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SEED = PROJECT / "tests" / "console" / "seed.sql"
+SEED = PROJECT / "crates/tidegate-console/tests/console/seed.sql"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 120_000
-PAGES = sum(json.loads((PROJECT / "tests" / "console" / "pages.json").read_text()).values(), [])
+PAGES = sum(json.loads(SEED.with_name("pages.json").read_text()).values(), [])
 # What decides on a page: heads of columns, which lie within the screen together with their first row. Of the overview, all columns.
 DECIDES = {
     "/services": ("Service", "State", "Waiting", "Last error", "Next try"),
@@ -40,7 +40,7 @@ WHERE = """(names) => Array.from(document.querySelectorAll("#live > .scroll, .pi
 SHOTS = {"services": "/services", "overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
 # Each says a page, the row of a table there (or none), what is unfolded, fields, what is said, and what is true afterwards. The
 # integration tests send the same forms.
-ACTIONS = [action for action in json.loads((PROJECT / "tests" / "console" / "actions.json").read_text()) if "at" in action]
+ACTIONS = [action for action in json.loads(SEED.with_name("actions.json").read_text()) if "at" in action]
 # After everything else, because they change what is old.
 LAST = [
     ("/retention", "Clean up", {"dry_run": True}, "cleanup: dry run, nothing was changed", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),

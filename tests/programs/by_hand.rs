@@ -405,3 +405,18 @@ async fn operators_limit_a_service_and_wrong_limits_are_refused_by_name() {
     let sql = "SELECT count(*) FROM tidegate.audit WHERE action = 'limit_service' AND filter->>'service' = 'carrier'";
     assert_eq!(number(&db.client().await, sql).await, 4);
 }
+
+#[tokio::test]
+async fn a_program_with_handlers_of_its_own_takes_no_file() {
+    let db = support::database().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[targets]").unwrap();
+    let path = file.path().to_str().unwrap();
+    let ran = Cli::on(&db).run(&["migrate", "--targets", path]).await;
+    ran.failed(
+        2,
+        &["targets: must not be given, because this program has handlers of its own"],
+    );
+    let help = Cli::on(&db).run(&["help", "migrate"]).await;
+    assert!(!help.stdout.contains("--targets") && !help.stdout.contains("--dry-run"));
+}

@@ -1,15 +1,16 @@
 //! The program whose kinds and handlers are stored in the database.
 
+#![expect(clippy::unwrap_used, reason = "helpers are no different from tests")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::cli::Cli;
-use crate::support::probe::{number, options, publish};
-use crate::support::{self, TestDb, column, contains, empty_database};
 use axum::extract::{DefaultBodyLimit, State as Shared};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use test_support::probe::{number, options, publish};
+use test_support::{TestDb, column, contains, empty_database};
 use tidegate::connect::Client;
 use tidegate::migrate::MigrateReport;
 use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState};
@@ -196,21 +197,6 @@ async fn a_file_with_a_fault_is_refused_before_anything_is_changed() {
     };
     let error = service(&db).migrate(dry_run).await.unwrap_err();
     assert!(matches!(error, Error::Migrate(_)), "{error}");
-}
-
-#[tokio::test]
-async fn a_program_with_handlers_of_its_own_takes_no_file() {
-    let db = support::database().await;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), FILE).unwrap();
-    let path = file.path().to_str().unwrap();
-    let ran = Cli::on(&db).run(&["migrate", "--targets", path]).await;
-    ran.failed(
-        2,
-        &["targets: must not be given, because this program has handlers of its own"],
-    );
-    let help = Cli::on(&db).run(&["help", "migrate"]).await;
-    assert!(!help.stdout.contains("--targets") && !help.stdout.contains("--dry-run"));
 }
 
 #[tokio::test]
@@ -582,7 +568,7 @@ async fn a_login_with_two_connections_drains() {
     let make = format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 2 IN ROLE postgres");
     client.batch_execute(&make).await.unwrap();
     publish(&client, orders(3)).await;
-    let url = crate::support::as_user(db.direct(), &role);
+    let url = test_support::as_user(db.direct(), &role);
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     let service = tidegate_relay::program().start(&lookup).unwrap();
     let report = service.drain(&options(), Hooks::default()).await.unwrap();

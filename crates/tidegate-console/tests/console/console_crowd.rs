@@ -11,13 +11,12 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{Request, StatusCode};
 use tidegate::connect::Client;
 use tidegate::{DrainOptions, drain};
-use tidegate_admin::Program;
 use tidegate_console::{Auth, Identity, Settings, router};
 use tokio::task::JoinSet;
 use tower::Service;
 
-use crate::console::{Shop, Shopkeeper};
-use crate::support::{self, TestDb, wait_until};
+use crate::console::{Shop, Shopkeeper, shop};
+use test_support::{self as support, TestDb, wait_until};
 
 /// The console's database sessions in these tests.
 const SESSIONS: usize = 3;
@@ -41,12 +40,10 @@ impl Place {
         let db = support::database_for::<Shop>().await;
         let mark = if db.url.contains('?') { '&' } else { '?' };
         let url = format!("{}{mark}application_name={NAME}", db.url);
-        let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-        let service = Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap();
         let mut settings = Settings::new(Auth::given());
         settings.sessions = sessions;
         Self {
-            routes: router(service, settings),
+            routes: router(shop(&url), settings),
             db,
         }
     }

@@ -3,21 +3,22 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use crate::support::as_user;
-use crate::support::cli::Cli;
-use crate::support::probe::{ProbeApp, drain, options, publish_acts};
-use crate::support::{self, TestDb, contains, lacks, rows, words};
 use axum::Router;
 use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, LOCATION, SET_COOKIE};
 use reqwest::{Method, Response, StatusCode, redirect};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use test_support::as_user;
+use test_support::probe::{ProbeApp, drain, options, publish_acts};
+use test_support::{self as support, TestDb, contains, lacks, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers};
 use tidegate_admin::Program;
+use tidegate_admin::program::Runtime;
+use tidegate_admin::prometheus::{Format, metrics};
+use tidegate_cli::{Answer, answer};
 use tidegate_console::{Acting, Auth, Base, Settings, router, serve};
-use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -41,10 +42,15 @@ impl Dispatch for Shopkeeper {
 }
 
 /// A queue with many problems. The browser tests use the same seed.
-const SEED: &str = include_str!("../console/seed.sql");
+const SEED: &str = include_str!("seed.sql");
 
 /// Code that a hostile publisher would want to run.
 const HOSTILE: &str = "<script>window.hacked";
+
+pub(crate) fn shop(url: &str) -> Runtime {
+    let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.to_owned());
+    Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap()
+}
 
 /// A running console, and a client of it.
 struct Site {
@@ -83,7 +89,7 @@ impl Site {
         let mut url = db.url.clone();
         if let Some(role) = role {
             let owner = db.database();
-            let migrate = Migrate::new(&owner, app::Event::KINDS).tables(&[app::TABLES]);
+            let migrate = Migrate::new(&owner, Shop::KINDS);
             migrate.with_roles().run().await.unwrap();
             let login = format!("console_of_{}", db.name());
             let sql =
@@ -91,8 +97,7 @@ impl Site {
             client.batch_execute(&sql).await.unwrap();
             url = as_user(&db.url, &login);
         }
-        let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-        let service = Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap();
+        let service = shop(&url);
         let link = settings.link();
         Self::serving(router(service, settings), link, base, (db, client)).await
     }
@@ -128,6 +133,13 @@ impl Site {
             site.cookie = Some(site.opened(&link).await);
         }
         site
+    }
+
+    /// What the command line says to this request.
+    async fn told(&self, request: Value) -> Answer {
+        let service = shop(&self.db.url);
+        let request = service.actions.request(request).unwrap();
+        answer(&service, &request).await.unwrap()
     }
 
     /// Exchanges a link for its cookie.
@@ -209,7 +221,7 @@ const AUDITED: &str = "SELECT count(*) FROM tidegate.audit";
 
 /// The pages that the browser tests look at, too.
 static PAGES: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let pages: Value = serde_json::from_str(include_str!("../console/pages.json")).unwrap();
+    let pages: Value = serde_json::from_str(include_str!("pages.json")).unwrap();
     serde_json::from_value(pages["every"].clone()).unwrap()
 });
 
@@ -324,7 +336,7 @@ struct Action {
 }
 
 fn actions() -> Vec<Action> {
-    serde_json::from_str(include_str!("../console/actions.json")).unwrap()
+    serde_json::from_str(include_str!("actions.json")).unwrap()
 }
 
 /// Splits `verb?name=value&name=value`.
@@ -1248,10 +1260,7 @@ async fn figures_of_the_console_are_those_of_the_tables() {
 /// An incident: five hundred events fail, and then five times as many are rejected, for five causes.
 async fn incident(site: &Site) {
     site.client
-        .batch_execute(
-            "TRUNCATE tidegate.minute_stats, tidegate.event_log, tidegate.event_queue;
-             INSERT INTO tidegate.event_kind (kind) VALUES ('act'), ('note'), ('pair')",
-        )
+        .batch_execute("TRUNCATE tidegate.minute_stats, tidegate.event_log, tidegate.event_queue")
         .await
         .unwrap();
     let failing = ProbeApp::doing(|_| async { Err(HandlerError::retry("no_paper", "tray 2")) });
@@ -1271,8 +1280,7 @@ async fn incident(site: &Site) {
 async fn every_view_counts_the_same_dead_letters_however_many_were_rejected_after_some_failed() {
     let site = Site::acting().await;
     incident(&site).await;
-    let cli = Cli::on(&site.db);
-    let report = cli.run(&["failures", "--json"]).await.document();
+    let report = site.told(json!({"action": "failures"})).await.document();
     assert_eq!(
         (&report["failed"], &report["rejected"]),
         (&500.into(), &2500.into())
@@ -1312,23 +1320,16 @@ async fn every_view_counts_the_same_dead_letters_however_many_were_rejected_afte
 
 /// Checks that each view has as many dead letters as this report.
 async fn figures_agree(site: &Site, report: &Value) {
-    let cli = Cli::on(&site.db);
-    let status = cli.run(&["status", "--json"]).await.document();
+    let stats = site.told(json!({"action": "stats"})).await.document();
     assert_eq!(
-        (&status["failed_last_day"], &status["rejected_last_day"]),
+        (&stats["failed_last_day"], &stats["rejected_last_day"]),
         (&report["failed"], &report["rejected"])
     );
-    let text = cli.run(&["status"]).await.stdout;
     contains(
-        &text,
-        "dead letters of the last day 500 failed, 2500 rejected",
-    );
-    let text = cli.run(&["failures"]).await.stdout;
-    contains(
-        &text,
+        site.told(json!({"action": "failures"})).await.text(),
         "failed    500   events ended FAILED\nrejected  2500  ",
     );
-    let metrics = cli.run(&["status", "--format", "prometheus"]).await.stdout;
+    let metrics = metrics(&site.db.database(), Format::Text).await.unwrap();
     for (status, events) in [("failed", 500), ("completed_with_errors", 2500)] {
         let sample =
             format!("tidegate_finished_total{{kind=\"act\",status=\"{status}\"}} {events}\n");
@@ -1366,10 +1367,8 @@ async fn rows_lead_to_their_events(site: &Site, report: &Value) {
     let dry = site.page(&link(&page, "/actions/replay")).await;
     contains(&dry, "500");
     let since = report["since"].as_str().unwrap();
-    let words = ["list", "--json", "--status", "FAILED", "--limit", "1000"];
-    let filter = ["--code", "attempts_exhausted", "--since", since];
-    let cli = Cli::on(&site.db);
-    let listed = cli.run(&[&words[..], &filter].concat()).await.document();
+    let list = json!({"action": "list", "status": "FAILED", "limit": 1000, "code": "attempts_exhausted", "since": since});
+    let listed = site.told(list).await.document();
     assert_eq!(listed["events"].as_array().unwrap().len(), 500);
 }
 
