@@ -102,11 +102,11 @@ pub fn counted(report: &impl Serialize, fields: &str) {
     }
 }
 
-/// Returns the rows of a table in a text: what stands before and after the arrow of each line.
+/// Returns the rows of a table in a text: what stands before and after the last arrow of each line.
 pub fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = table.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| {
-        line.split_once(" => ")
+        line.rsplit_once(" => ")
             .unwrap_or_else(|| panic!("no arrow in {line}"))
     })
 }

@@ -600,10 +600,6 @@ impl Context {
         let mut state = self.state();
         (std::mem::take(&mut state.ends), state.published)
     }
-
-    pub(crate) fn running_handler(&self) -> &'static str {
-        self.state().handler
-    }
 }
 
 /// A handler's transaction, which commits only while the handler holds its event. Use it like a

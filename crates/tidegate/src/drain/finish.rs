@@ -13,7 +13,8 @@ use super::Drain;
 use super::buffer::WindowDemand;
 use super::flush::{Change, CountedAs, FlushResult, WriteResult};
 use super::settle::{AttemptResult, count, settle};
-use super::workers::{EndedAttempt, WorkEnd, WorkOutcome};
+use super::workers::{WorkEnd, WorkOutcome};
+use crate::context::Context;
 use crate::dispatch::Dispatch;
 use crate::ending;
 use crate::handler::HandlerError;
@@ -34,15 +35,7 @@ impl<D: Dispatch> Drain<D> {
                 continue;
             };
             match how {
-                WorkOutcome::For(took) => {
-                    let (ends, published) = ctx.take_ends();
-                    self.settle(EndedAttempt {
-                        ctx,
-                        ends,
-                        published,
-                        took,
-                    });
-                }
+                WorkOutcome::For(took) => self.settle(&ctx, took),
                 WorkOutcome::Late => self
                     .completer
                     .release(ctx.event().clone(), &mut self.buffer),
@@ -53,29 +46,22 @@ impl<D: Dispatch> Drain<D> {
 
     /// Cuts handlers that ignore their limit, or that a stop signal overtook.
     pub(super) fn cut_overdue(&mut self) {
-        for attempt in self.workers.cut_overdue(self.budget.cut()) {
-            self.settle(attempt);
+        for (ctx, took) in self.workers.cut_overdue(self.budget.cut()) {
+            self.settle(&ctx, took);
         }
     }
 
     /// Decides the end of an event whose handlers ran.
-    fn settle(&mut self, attempt: EndedAttempt) {
-        let EndedAttempt {
-            ctx,
-            ends,
-            published,
-            took,
-        } = attempt;
-        let event = ctx.event();
-        let timed_out = ends.iter().any(HandlerEnd::is_timed_out);
-        if !timed_out {
+    fn settle(&mut self, ctx: &Context, took: Duration) {
+        let (event, (ends, published)) = (ctx.event(), ctx.take_ends());
+        if !ends.iter().any(HandlerEnd::is_timed_out) {
             self.budget.learn(&event.kind, took);
         }
         let usual = self.options.retry;
         let retry = self.workers.policies().retry(&event.kind, usual);
         let settled = settle(event, &ends, &retry, fastrand::f64());
         self.observers.lines.ended(event, &settled, took);
-        self.observers.attempted(&ctx, &settled, &ends, took);
+        self.observers.attempted(ctx, &settled, &ends, took);
         match settled {
             AttemptResult::AlreadyFinished(status) => {
                 self.report.published += published;
@@ -108,9 +94,8 @@ impl<D: Dispatch> Drain<D> {
             spans.given_up(event, &fault.code);
         }
         if let AttemptResult::Finish(end) = settled {
-            let work = Vec::new();
-            self.completer
-                .finish(event, end, counted_as, work, &mut self.buffer);
+            let (work, buffer) = (Vec::new(), &mut self.buffer);
+            self.completer.finish(event, end, counted_as, work, buffer);
         }
     }
 

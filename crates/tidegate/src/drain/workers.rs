@@ -35,7 +35,6 @@ use super::spans::Spans;
 use crate::context::{Context, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::handler::{HandlerError, Unhandled};
-use crate::outcome::HandlerEnd;
 use crate::policies::{BatchLimits, Policies};
 
 /// Handlers that have recently taken less than this on average count as quick: events may line up behind
@@ -91,15 +90,6 @@ pub(super) struct AttemptStart<'a> {
     /// When handlers that still run are cut.
     pub cut: Instant,
     pub now: Instant,
-}
-
-/// How the handlers of an event ran.
-pub(super) struct EndedAttempt {
-    pub ctx: Arc<Context>,
-    pub ends: Vec<HandlerEnd>,
-    /// How many events its handlers published in their transactions.
-    pub published: u64,
-    pub took: Duration,
 }
 
 impl<D: Dispatch> Workers<D> {
@@ -318,7 +308,7 @@ impl<D: Dispatch> Workers<D> {
     }
 
     /// Cuts handlers that ignore their limit, or that are still running after `cut`, the end of the run.
-    pub(super) fn cut_overdue(&mut self, cut: Instant) -> Vec<EndedAttempt> {
+    pub(super) fn cut_overdue(&mut self, cut: Instant) -> Vec<(Arc<Context>, Duration)> {
         let now = Instant::now();
         let mut overdue = Vec::new();
         for (lease, started) in self.pool.running() {
@@ -331,20 +321,9 @@ impl<D: Dispatch> Workers<D> {
             let Some(ctx) = self.running.remove(&lease) else {
                 continue;
             };
-            let (mut ends, published) = ctx.take_ends();
             let took = started.elapsed();
-            ends.push(HandlerEnd {
-                handler: ctx.running_handler(),
-                result: Err(HandlerError::timed_out(took, now >= cut)),
-                earlier: false,
-                emitted: Vec::new(),
-            });
-            overdue.push(EndedAttempt {
-                ctx,
-                ends,
-                published,
-                took,
-            });
+            ctx.end_handler(Err(HandlerError::timed_out(took, now >= cut)));
+            overdue.push((ctx, took));
         }
         overdue
     }

@@ -9,7 +9,7 @@ use test_support::probe::{
     ProbeApp, act, disorder, drain, end_of, expire_leases, live, number, options, probe_database,
     publish_acts,
 };
-use test_support::{self as support, TestDb, begins, column, contains, words};
+use test_support::{self as support, TestDb, begins, column, contains, rows, words};
 use tidegate::connect::Client;
 use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy};
 use tidegate_core::queue;
@@ -589,95 +589,32 @@ async fn settle_goes_on_behind_an_event_that_is_busy_and_settles_it_at_the_secon
 }
 
 /// Calls that are refused, and the beginnings of what they are told.
-const REFUSED: &[(&str, &str)] = &[
-    ("poll('{}')", "kinds: must be 1 to 100 kinds, got 0"),
-    (
-        "poll('{act,NULL}')",
-        "kinds: must be names of kinds, got NULL",
-    ),
-    (
-        "poll('{akt}')",
-        "kind: 'akt' is not registered; registered are: act",
-    ),
-    ("poll('{act}', 0)", "most: must be 1 to 1000, got 0"),
-    ("poll('{act}', 1001)", "most: must be 1 to 1000, got 1001"),
-    (
-        "poll('{act}', 1, '0.5 s')",
-        "lease: must be 1 second to 12 hours, got 00:00:00.5",
-    ),
-    (
-        "poll('{act}', 1, '13 h')",
-        "lease: must be 1 second to 12 hours, got 13:00:00",
-    ),
-    (
-        "poll('{act}', 1, '1 min', 'infinity')",
-        "now: must be a finite time, got infinity",
-    ),
-    (
-        "finalize(ID, TOKEN, '{}')",
-        "errors: must be an array of objects, got object",
-    ),
-    (
-        "finalize(ID, TOKEN, '[1]')",
-        "errors: must be objects with code, message and details, got 1 at 1",
-    ),
-    (
-        "finalize(ID, TOKEN, '[{\"cod\": \"x\"}]')",
-        "errors: must be objects with code, message and details",
-    ),
-    (
-        "finalize(ID, TOKEN, follow_ups => '{}')",
-        "follow_ups: must be a JSON array of objects, got object",
-    ),
-    (
-        "finalize(ID, TOKEN, result => to_jsonb(repeat('x', 1048576)))",
-        "result: must have at most 1048576 bytes, got 1048578",
-    ),
-    (
-        "finalize(NULL, TOKEN)",
-        "id: must be the id of an event, got NULL",
-    ),
-    (
-        "finalize(ID, NULL)",
-        "token: must be the token of a lease, got NULL",
-    ),
-    (
-        "retry(ID, TOKEN, delay => '-1 s')",
-        "delay: must be 0 to 36500 days, got -00:00:01",
-    ),
-    (
-        "retry(ID, TOKEN, charged => NULL)",
-        "charged: must be true or false, got NULL",
-    ),
-    (
-        "extend(TOKEN, '1 ms')",
-        "lease: must be 1 second to 12 hours",
-    ),
-    (
-        "settle(TOKEN, '[]')",
-        "outcomes: must be an array of 1 to 1000 objects, got array",
-    ),
-    (
-        "settle(TOKEN, '[1]')",
-        "outcome 1: must be an object, got number",
-    ),
-    (
-        "settle(TOKEN, '[{\"id\": 1, \"verdickt\": 1}]')",
-        "outcome 1: must have no fields but id, verdict",
-    ),
-    (
-        "settle(TOKEN, '[{\"id\": \"x\"}]')",
-        "outcome 1: id: must be the id of an event, got x",
-    ),
-    (
-        "settle(TOKEN, '[{\"id\": 1, \"verdict\": \"ok\"}]')",
-        "outcome 1: verdict: must be done, retry, reject, snooze or release",
-    ),
-    (
-        "settle(TOKEN, '[{\"id\": 1, \"after\": -1}]')",
-        "outcome 1: after: must be 0 to 86400 seconds, got -1",
-    ),
-];
+const REFUSED: &str = r#"
+    poll('{}') => kinds: must be 1 to 100 kinds, got 0
+    poll('{act,NULL}') => kinds: must be names of kinds, got NULL
+    poll('{akt}') => kind: 'akt' is not registered; registered are: act
+    poll('{act}', 0) => most: must be 1 to 1000, got 0
+    poll('{act}', 1001) => most: must be 1 to 1000, got 1001
+    poll('{act}', 1, '0.5 s') => lease: must be 1 second to 12 hours, got 00:00:00.5
+    poll('{act}', 1, '13 h') => lease: must be 1 second to 12 hours, got 13:00:00
+    poll('{act}', 1, '1 min', 'infinity') => now: must be a finite time, got infinity
+    finalize(ID, TOKEN, '{}') => errors: must be an array of objects, got object
+    finalize(ID, TOKEN, '[1]') => errors: must be objects with code, message and details, got 1 at 1
+    finalize(ID, TOKEN, '[{"cod": "x"}]') => errors: must be objects with code, message and details
+    finalize(ID, TOKEN, follow_ups => '{}') => follow_ups: must be a JSON array of objects, got object
+    finalize(ID, TOKEN, result => to_jsonb(repeat('x', 1048576))) => result: must have at most 1048576 bytes, got 1048578
+    finalize(NULL, TOKEN) => id: must be the id of an event, got NULL
+    finalize(ID, NULL) => token: must be the token of a lease, got NULL
+    retry(ID, TOKEN, delay => '-1 s') => delay: must be 0 to 36500 days, got -00:00:01
+    retry(ID, TOKEN, charged => NULL) => charged: must be true or false, got NULL
+    extend(TOKEN, '1 ms') => lease: must be 1 second to 12 hours
+    settle(TOKEN, '[]') => outcomes: must be an array of 1 to 1000 objects, got array
+    settle(TOKEN, '[1]') => outcome 1: must be an object, got number
+    settle(TOKEN, '[{"id": 1, "verdickt": 1}]') => outcome 1: must have no fields but id, verdict
+    settle(TOKEN, '[{"id": "x"}]') => outcome 1: id: must be the id of an event, got x
+    settle(TOKEN, '[{"id": 1, "verdict": "ok"}]') => outcome 1: verdict: must be done, retry, reject, snooze or release
+    settle(TOKEN, '[{"id": 1, "after": -1}]') => outcome 1: after: must be 0 to 86400 seconds, got -1
+"#;
 
 #[tokio::test]
 async fn bad_input_is_refused_with_the_name_of_the_field() {
@@ -690,15 +627,11 @@ async fn bad_input_is_refused_with_the_name_of_the_field() {
         call.replace("ID", &id.to_string())
             .replace("TOKEN", &format!("'{token}'"))
     };
-    for (call, says) in REFUSED {
+    for (call, says) in rows(REFUSED) {
         let sql = format!("SELECT * FROM tidegate.{}", of_lease(call));
         let refused = client.batch_execute(&sql).await.expect_err(call);
         let said = refused.as_db_error().unwrap();
-        assert!(
-            said.message().starts_with(*says),
-            "{call}: {}",
-            said.message()
-        );
+        begins(said.message(), says);
         assert_eq!(said.code(), &SqlState::INVALID_PARAMETER_VALUE, "{call}");
     }
     // Nothing of it was done.
