@@ -34,11 +34,8 @@ LISTED := $(wildcard crates/tidegate-admin/src/verbs/*.rs)
 check: tools ## check format, lints (warnings are errors), module cycles, requirements and the handbook
 	cargo fmt --all --check
 	@rustfmt --edition 2024 --check $(LISTED)
-	@python3 scripts/check.py
-	@python3 scripts/ceilings.py
-	@python3 scripts/mutants.py --texts
-	@python3 scripts/docs.py check
-	@python3 scripts/starter.py read
+	@failed=; for one in check.py ceilings.py "mutants.py --texts" "docs.py check" "starter.py read"; do \
+		python3 scripts/$$one || failed=1; done; test -z "$$failed"
 	@cargo update --quiet --workspace --locked --manifest-path fuzz/Cargo.toml
 	@cargo update --quiet --workspace --locked --manifest-path examples/existing/Cargo.toml
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings

@@ -3,7 +3,6 @@
 word is a workload of benches/bench. Without words, all are measured. QUICK=1 runs a tenth of the workloads."""
 
 import os
-import subprocess
 import sys
 
 import local

@@ -38,7 +38,7 @@ def main():
         most, to = (table.get(name, {}).get(key, 0) for key in ("most", "to"))
         print(f"{name}: {count}, at most {most}, to reach {to}")
         if count > most:
-            wrong.append(f"{name}: {count} is above its ceiling of {most}")
+            wrong.append(f"{name}: {count} is above its ceiling of {most}: cut as much, or raise it in {TABLE.name} in a commit that says why")
         if count < most:
             wrong.append(f"{name}: lower its ceiling to {count}, with `python3 scripts/ceilings.py write`")
     return local.verdict(wrong, "nothing has grown")

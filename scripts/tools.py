@@ -204,8 +204,7 @@ def npm_package(requirement):
     if not folder.is_dir():
         with in_place_of(folder) as part:
             npm(node()[1], part, "pack", requirement)
-            [packed] = part.glob("*.tgz")
-            shutil.unpack_archive(packed, part, filter="data")
+            shutil.unpack_archive(next(part.glob("*.tgz")), part, filter="data")
     return folder / "package"
 
 

@@ -307,7 +307,8 @@ async fn answer(
     let refused = |error: tidegate::Error| FailedInvocation::new("InvalidInvocation", &error);
     // An emulator that names no deadline gives a drain the time that it has on the command line.
     let usual = || (runtime.options.budget == LONGEST).then(|| DrainOptions::default().budget);
-    let time = time_left(event.context.deadline()).or_else(usual);
+    let left = time_until(event.context.deadline());
+    let time = left.map(less_reserve).or_else(usual);
     let event_payload = enveloped(event.payload);
     let payload = outline(&event_payload);
     let answered = if let Some(bearer) = Bearer::of(&payload).map_err(refused)? {
@@ -373,20 +374,13 @@ fn error_type(failure: &Failure) -> &'static str {
     }
 }
 
-/// The time that this invocation may use, without the reserve. `None` if the deadline is not known.
-fn time_left(deadline: SystemTime) -> Option<Duration> {
-    time_until(deadline).map(less_reserve)
-}
-
 /// The time until a deadline. `None` if the deadline cannot be right: local emulators send one in 1970. A
 /// deadline that has just passed leaves no time.
 fn time_until(deadline: SystemTime) -> Option<Duration> {
-    let left = deadline.duration_since(SystemTime::now());
-    let left = left.or_else(|passed| match passed.duration() {
-        passed if passed > LONGEST => Err(passed),
-        _ => Ok(Duration::ZERO),
-    });
-    left.ok().filter(|left| *left <= LONGEST)
+    let now = SystemTime::now();
+    let left = deadline.duration_since(now).unwrap_or_default();
+    let over = now.duration_since(deadline).unwrap_or_default();
+    (left.max(over) <= LONGEST).then_some(left)
 }
 
 /// How much of the time until its deadline an invocation may use.
@@ -471,6 +465,10 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+
+    fn time_left(deadline: SystemTime) -> Option<Duration> {
+        time_until(deadline).map(less_reserve)
+    }
 
     fn in_ms(left: u64) -> SystemTime {
         SystemTime::now() + Duration::from_millis(left)

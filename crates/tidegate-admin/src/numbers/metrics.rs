@@ -99,7 +99,8 @@ impl Metrics {
         if let Some(oldest) = report.oldest_ready_ms {
             document.metric("OldestReadyMs", "Milliseconds", json!(oldest));
         }
-        document.field("BudgetUsedPercent", json!(budget_used(report)));
+        let used = report.elapsed_ms * 100 / report.budget_ms.max(1);
+        document.field("BudgetUsedPercent", json!(used));
         document.latency(&figures.took());
         let kinds: Map<String, Value> = figures
             .kinds()
@@ -163,10 +164,6 @@ fn services_down(report: &DrainReport) -> u64 {
     let down = report.services_down.iter();
     let silent = down.filter(|service| service.state != ServiceState::Paused);
     silent.count() as u64
-}
-
-fn budget_used(report: &DrainReport) -> u64 {
-    report.elapsed_ms * 100 / report.budget_ms.max(1)
 }
 
 fn fields(figures: &KindFigures) -> Value {

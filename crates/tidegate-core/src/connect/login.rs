@@ -168,11 +168,8 @@ impl Login {
 
     fn failure(&self, error: &tokio_postgres::Error) -> Failure {
         let mut text = self.place() + &describe(error);
-        // In OpenSSL's words, of any version.
-        if ["issuer certificate", "self-signed", "self signed"]
-            .iter()
-            .any(|word| text.contains(word))
-        {
+        let untrusted = ["issuer certificate", "self-signed", "self signed"]; // OpenSSL's words.
+        if untrusted.iter().any(|word| text.contains(word)) {
             text += UNTRUSTED;
         }
         let refusals = [

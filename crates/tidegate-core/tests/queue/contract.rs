@@ -36,6 +36,26 @@ const SILENT: &str = "
        AND obj_description(p.oid, 'pg_proc') !~ ('\\m' || name || '\\M')
      ORDER BY 1";
 
+/// Columns of events that can hold words, and neither are forgotten nor are known to be about nobody.
+const NOT_FORGOTTEN: &str = "
+    SELECT DISTINCT a.attname::text FROM pg_attribute AS a
+     WHERE a.attrelid IN ('tidegate.event_queue'::regclass, 'tidegate.event_log'::regclass) AND a.attnum > 0 AND NOT a.attisdropped
+       AND a.atttypid::regtype::text ~ '^(text|jsonb?|bytea|character)'
+       AND a.attname NOT IN ('kind', 'status', 'traceparent')
+       AND (coalesce(a.attstattarget, -1) <> 0
+            OR NOT EXISTS (SELECT FROM pg_proc AS p WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proname = 'forget'
+                              AND p.prosrc ~ ('\\m' || a.attname || ' = ')))
+     ORDER BY 1";
+
+#[tokio::test]
+async fn i9_a_column_of_an_event_that_can_hold_words_is_forgotten_and_in_no_statistics() {
+    let (_db, client) = probe().await;
+    assert_eq!(column(&client, NOT_FORGOTTEN).await, [""; 0]);
+    let added = "ALTER TABLE tidegate.event_log ADD tags text[], ADD remark text; SELECT tidegate.keep_out_of_statistics('tidegate.event_log')";
+    client.batch_execute(added).await.unwrap();
+    assert_eq!(column(&client, NOT_FORGOTTEN).await, ["remark", "tags"]);
+}
+
 async fn silent(client: &Client) -> Vec<String> {
     column(client, SILENT).await
 }
