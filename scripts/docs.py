@@ -154,7 +154,7 @@ def reference():
     # A pipe sends an array.
     sent = {one.get("action") for file in files for one in (file if isinstance(file, list) else [file])} - {None}
     given, words = codes()
-    metrics = set(re.findall(r'^(?:emf "|prometheus )(\w+)', golden("metrics.txt"), re.MULTILINE))
+    metrics = {*re.findall(r"^prometheus (\w+)", golden("metrics.txt"), re.MULTILINE), *reported("count|metric|field")}
     # What there is, the page and its section, what is told of it, and of these, what could be made up.
     rows = [
         ("verb", helped().keys(), "reference/verbs.md", None, r"`([a-z-]+)`", FIRST),
@@ -201,6 +201,13 @@ def settings():
 def settings_read():
     """Returns the variables that the programs read."""
     return {name for file in rust(ROOT / "src", ROOT / "crates") if "tests" not in file.relative_to(ROOT).parts for name in SETTING.findall(code_of(file))}
+
+
+def reported(way):
+    """Returns metrics of CloudWatch. Some are reported only now and then, so the source is read and not a golden file."""
+    counters = re.findall(r'(?:End|Count|Rare)\("[^"]*", "(\w+)"\)', code_of(LIBRARY / "drain" / "report.rs")) if "count" in way else []
+    # Those of the calls of each service are an option that is off.
+    return {name for name in (*counters, *re.findall(rf'\.(?:{way})\("([A-Z]\w+)"', code_of(ADMIN / "numbers" / "metrics.rs"))) if not name.startswith("Calls")}
 
 
 def golden(name):

@@ -227,16 +227,8 @@ def metrics(stack):
     watched = {each["MetricStat"]["Metric"]["MetricName"] for alarm in stack.of_type("AWS::CloudWatch::Alarm").values()
                for each in alarm["Metrics"] if "MetricStat" in each and each["MetricStat"]["Metric"]["Namespace"] == "Tidegate"}
     graphs, queries = _on_dashboard(stack)
-    return [f"{name} is not reported" for name in sorted((watched | graphs) - _reported("count|metric"))] + \
-        [f"{name} is no field of a line" for name in sorted(queries - _reported("field"))]
-
-
-def _reported(way):
-    """Some metrics are reported only now and then, so the source is read and not a golden file."""
-    counters = re.findall(r'(?:End|Count|Rare)\("[^"]*", "(\w+)"\)', docs.code_of(docs.LIBRARY / "drain" / "report.rs")) if "count" in way else []
-    named = re.findall(rf'\.(?:{way})\("(\w+)"', docs.code_of(docs.ADMIN / "numbers" / "metrics.rs"))
-    # Those of the calls of each service are an option that is off.
-    return {name for name in (*counters, *named) if name and not name.startswith("Calls")}
+    return [f"{name} is not reported" for name in sorted((watched | graphs) - docs.reported("count|metric"))] + \
+        [f"{name} is no field of a line" for name in sorted(queries - docs.reported("field"))]
 
 
 def _on_dashboard(stack):
@@ -248,7 +240,7 @@ def _on_dashboard(stack):
 
 def _shown(plain):
     graphs, queries = _on_dashboard(Stack(plain["alarms.yaml"], {}))
-    hidden = _reported("count|metric") - graphs | _reported("field") - queries - {"Kinds", "Services", "_aws"}
+    hidden = docs.reported("count|metric") - graphs | docs.reported("field") - queries - {"Kinds", "Services"}
     return [f"alarms.yaml: {name} is not shown" for name in sorted(hidden - {"DrainsFailed"})]
 
 

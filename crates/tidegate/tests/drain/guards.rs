@@ -125,10 +125,10 @@ async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_
                 ctx.emit(&follow_up())?;
                 return Ok(Done::ok());
             }
-            begun.notify_one();
             let transaction = ctx.transaction().await?;
             let before = "SELECT count(*) FROM tidegate.event_log WHERE group_key = 'g'";
             let before: i64 = transaction.query_one(before, &[]).await?.get(0);
+            begun.notify_one();
             if before != 1 {
                 return Err(HandlerError::reject(
                     "early",
@@ -140,8 +140,7 @@ async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_
     });
     let release = async {
         // If the second has not begun by then, it begins behind the first.
-        let _ = tokio::time::timeout(Duration::from_secs(1), begun.notified()).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let _ = tokio::time::timeout(Duration::from_secs(4), begun.notified()).await;
         holder.batch_execute("COMMIT").await.unwrap();
     };
     let options = options();
