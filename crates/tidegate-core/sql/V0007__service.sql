@@ -165,7 +165,7 @@ CREATE FUNCTION @tidegate.end_probes(service text) RETURNS void
 $$;
 
 CREATE FUNCTION @tidegate.give_up_after() RETURNS interval
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     RETURN interval '7 days';
 COMMENT ON FUNCTION @tidegate.give_up_after IS
     'How long an event waits for an outside service that does not answer, before it ends FAILED with the code service_down. '

@@ -359,7 +359,8 @@ COMMENT ON VIEW @tidegate.ends IS 'The log without the events'' content: how eac
 COMMENT ON COLUMN @tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 COMMENT ON COLUMN @tidegate.ends.code IS 'The code of its last error. Null: it had none.';
 
--- Whoever reads one event reads these two views. `events`, `ends` and the lists of the verbs name their own columns.
+-- Whoever reads one event reads these two views. `events`, `ends` and the lists of the verbs name their own
+-- columns.
 CREATE VIEW @tidegate.all_events AS
 SELECT id, 'event_queue' AS "in", kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at,
        expires_at AS deadline, created_at, updated_at, processing_started_at, lease_token, lease_expires_at,

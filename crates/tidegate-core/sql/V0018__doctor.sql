@@ -107,8 +107,8 @@ CREATE FUNCTION @tidegate.vacuum_holders(open_for interval DEFAULT '10 minutes',
 $$;
 
 -- The checks of the server. As in all examine_…(), a check has a row for each thing that it finds: none if
--- all is well, or one with the state ok and a text of its own. A new check needs a
--- line in the list of all checks, too.
+-- all is well, or one with the state ok and a text of its own. A new check needs a line in
+-- the list of all checks, too.
 CREATE FUNCTION @tidegate.examine_server(wanted text) RETURNS TABLE (state text, finding text, remedy text)
     LANGUAGE plpgsql STABLE AS $$
 BEGIN

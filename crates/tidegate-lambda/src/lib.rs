@@ -117,8 +117,8 @@ pub fn run(program: Program) -> Result<(), Error> {
     served
 }
 
-/// Refuses a function that gets several invocations at once, as on Managed Instances: the time of one would be
-/// that of its neighbours, and a restart after a handler that blocks its thread would end them.
+/// Refuses a function that gets several invocations at once, as on Managed Instances: the time of one would
+/// be that of its neighbours, and a restart after a handler that blocks its thread would end them.
 fn takes_one_at_a_time(lookup: tidegate_core::config::Lookup<'_>) -> Result<(), tidegate::Error> {
     let most = lookup("AWS_LAMBDA_MAX_CONCURRENCY");
     if most.as_deref().is_none_or(|most| most == "1") {

@@ -70,6 +70,10 @@ async fn every_object_of_the_schema_has_a_comment_that_names_what_a_caller_gives
     migrate.with_roles().run().await.unwrap();
     let client = db.client().await;
     assert_eq!(silent(&client).await, [""; 0]);
+    // Sessions would go on with the value that a setting had when they first used it.
+    let fixed = "SELECT proname::text FROM pg_proc WHERE obj_description(oid, 'pg_proc') LIKE '%Set by `tidegate migrate` from%'
+                    AND provolatile <> 's'";
+    assert_eq!(column::<String>(&client, fixed).await, [""; 0]);
     let careless = "
         CREATE TABLE tidegate.new_table (new_column integer);
         GRANT SELECT ON tidegate.new_table TO tidegate_read;

@@ -425,7 +425,7 @@ impl<D: Dispatch> Drain<D> {
             self.services.wake(),
             self.workers.pool().open_at(),
         ];
-        // What has no moment of its own relies on this: renewals, the slot, schedules, the limits of handlers.
+        // What has no moment of its own relies on this: renewals, the slot, schedules, handlers' limits.
         let idle = now + Duration::from_millis(250);
         let wake = moments.into_iter().flatten().fold(idle, Instant::min);
         // Prevents a busy loop: work that is due but blocked waits for an answer, not for time.
