@@ -376,7 +376,7 @@ resource "aws_cloudwatch_metric_alarm" "no_drain" {
 
 resource "aws_cloudwatch_metric_alarm" "oldest_ready" {
   alarm_name          = "${var.name}-oldest-ready"
-  alarm_description   = "An event has been ready for 15 minutes or longer, and no drain has taken it. First run the verb doctor. Then raise TIDEGATE_MAX_DRAINS or TIDEGATE_CONCURRENCY."
+  alarm_description   = "An event has been ready for 15 minutes, or the time of three drains if that is longer, and no drain has taken it. First run the verb doctor. Then raise TIDEGATE_MAX_DRAINS or TIDEGATE_CONCURRENCY."
   namespace           = "Tidegate"
   metric_name         = "OldestReadyMs"
   dimensions          = { Queue = var.name }
@@ -394,7 +394,7 @@ resource "aws_cloudwatch_metric_alarm" "oldest_ready" {
 # Events that wait for a service are not ready, and lose no attempts: neither alarm beside this one tells of them.
 resource "aws_cloudwatch_metric_alarm" "services_down" {
   alarm_name          = "${var.name}-services-down"
-  alarm_description   = "A service that handlers call has not answered for 15 minutes, or refuses our credentials. Its events wait. First run the verb services. The verb doctor says when the first event gives up."
+  alarm_description   = "A service that handlers call has not answered for 15 minutes, or the time of three drains if that is longer, or refuses our credentials. Its events wait. First run the verb services. The verb doctor says when the first event gives up."
   namespace           = "Tidegate"
   metric_name         = "ServicesDown"
   dimensions          = { Queue = var.name }
