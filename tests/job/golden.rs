@@ -3,8 +3,8 @@
 //!
 //! Not here: signatures of the SQL interface are in `crates/tidegate-core/sql/catalog.txt`, which
 //! `make schema CHECK=1` compares. Settings are in `docs/reference/settings.md`: what is declared is written
-//! there, and `make check` compares the rest with the sources. The types of the HTTP interface's refusals are in the
-//! tests of each. The other two programs are Lambda functions, which have no help.
+//! there, and `make check` compares the rest with the sources. The types of the HTTP interface's refusals
+//! are in the tests of each. The other two programs are Lambda functions, which have no help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
