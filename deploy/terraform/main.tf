@@ -22,7 +22,7 @@ locals {
     "5m"  = { rate = "rate(5 minutes)", seconds = 300, period = 300, oldest = 900000 }
     "15m" = { rate = "rate(15 minutes)", seconds = 900, period = 900, oldest = 2700000 }
     "1h"  = { rate = "rate(1 hour)", seconds = 3600, period = 3600, oldest = 10800000 }
-    "6h"  = { rate = "rate(6 hours)", seconds = 21600, period = 21600, oldest = 64800000 }
+    idle  = { rate = "rate(6 hours)", seconds = 10800, period = 300, oldest = 900000 }
   }
 
   owner_secret_arn = var.owner_secret_arn == "" ? var.database_secret_arn : var.owner_secret_arn

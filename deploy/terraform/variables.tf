@@ -88,8 +88,8 @@ variable "drain_every" {
   default     = "1m"
   description = "How often the schedule starts a drain. It also sets the times of the alarms no-drain and oldest-ready"
   validation {
-    condition     = contains(["1m", "5m", "15m", "1h", "6h"], var.drain_every)
-    error_message = "drain_every must be 1m, 5m, 15m, 1h or 6h."
+    condition     = contains(["1m", "5m", "15m", "1h", "idle"], var.drain_every)
+    error_message = "drain_every must be 1m, 5m, 15m, 1h or idle."
   }
 }
 

@@ -450,30 +450,32 @@ impl Runtime {
         let (shown, figures) = oneshot::channel();
         hooks.figures = self.metrics.is_some().then_some(shown);
         let drained = self.handlers.drain(&self.database, options, hooks);
-        // If this drain dies, another one comes when its leases and its slot are free.
-        let after = SystemTime::now() + options.budget + options.lease_timeout;
-        let (moved, drained) = join(self.tick_at(Some(after)), drained).await;
+        // If this drain dies, another one comes when a lease may have lapsed. While it works, that one sees its
+        // slot, and moves the tick on.
+        let after = SystemTime::now() + options.lease_timeout;
+        let (mut refused, mut drained) = join(self.tick_at(Some(after)), drained).await;
         // After a spent budget the caller's deadline is near, and the tick as well. A drain that this one has
         // started, or that has kept it out, moves the tick itself.
         if let Ok(report) = &drained
-            && moved
+            && refused == 0
             && report.slot > 0
             && report.started_drains == 0
             && report.stop_reason != StopReason::BudgetSpent
         {
-            self.tick_at(needed_again(report)).await;
+            refused = self.tick_at(needed_again(report)).await;
         }
-        let Some(metrics) = &self.metrics else {
-            return drained;
+        let succeeded = drained.is_ok();
+        let report = match &mut drained {
+            Ok(report) => report,
+            Err(error) => &mut *error.report,
         };
-        // A drain that was refused has no figures.
-        let figures = figures.await.unwrap_or_default();
-        let (report, succeeded) = match &drained {
-            Ok(report) => (report, true),
-            Err(error) => (&*error.report, false),
-        };
-        for line in metrics.render_drain(report, &figures, succeeded, SystemTime::now()) {
-            (self.metrics_to)(&line);
+        report.starts_failed += refused;
+        if let Some(metrics) = &self.metrics {
+            // A drain that was refused has no figures.
+            let figures = figures.await.unwrap_or_default();
+            for line in metrics.render_drain(report, &figures, succeeded, SystemTime::now()) {
+                (self.metrics_to)(&line);
+            }
         }
         drained
     }
@@ -581,17 +583,17 @@ impl Runtime {
         }
     }
 
-    /// Moves the next tick, and returns whether that succeeded. A failure is only logged: then a drain comes
-    /// at the time that was set before.
-    async fn tick_at(&self, at: Option<SystemTime>) -> bool {
+    /// Moves the next tick, and returns how many moves failed. A failure is only logged: then a drain comes at
+    /// the time that was set before.
+    async fn tick_at(&self, at: Option<SystemTime>) -> u64 {
         let Some(tick) = &self.next_tick else {
-            return false;
+            return 0;
         };
         let moved = tick.set(at).await;
         if let Err(error) = &moved {
             tracing::warn!(%error, "the next tick could not be moved");
         }
-        moved.is_ok()
+        u64::from(moved.is_err())
     }
 
     /// Whether a publish of this event should wake a drain. One that is planned for later needs a drain only

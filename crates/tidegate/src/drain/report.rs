@@ -156,9 +156,9 @@ report! {
         /// Further drains that it has started.
         #[serde(default, skip_serializing_if = "is_none")]
         started_drains: Rare("", "");
-        /// Starts of further drains that failed.
+        /// Starts of further drains, and moves of the next tick, that failed.
         #[serde(default, skip_serializing_if = "is_none")]
-        starts_failed: Rare("starts of further drains that failed", "StartsFailed");
+        starts_failed: Rare("starts of drains, and moves of the next tick, that failed", "StartsFailed");
     }
     others {
         /// How long the run took.
