@@ -212,7 +212,7 @@ async fn the_name_and_type_of_every_metric() {
     let mut lines = BTreeSet::new();
     let nowhere = "postgres://nobody@127.0.0.1:1/nothing";
     for url in [&db.url, nowhere] {
-        let settings = [("DATABASE_URL", url), ("TIDEGATE_METRICS", "emf-by-kind")];
+        let settings = [("DATABASE_URL", url), ("TIDEGATE_METRICS", "emf")];
         let function = Function::start(&settings).await;
         function.invoke(&json!({"action": "drain"})).await;
         function.invoke(&json!({"action": "cleanup"})).await;

@@ -2,8 +2,8 @@
 //! writes this line to its log, so no call, no sidecar and no further permission is needed.
 //!
 //! Every metric costs money in each hour that has a value of it. Therefore a count of nothing is a plain
-//! field, which Logs Insights can query, and so is what no alarm watches. So are the figures of each kind and
-//! service, unless the settings ask for metrics by kind.
+//! field, which Logs Insights can query, and so is what no alarm watches: also the figures of each kind and
+//! service.
 //!
 //! The format is Amazon's "Specification: Embedded metric format" in the guide of CloudWatch. It is small
 //! enough that a crate for it would bring more code than it replaces.
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use tidegate::drain::figures::{Figures, Histogram, KindFigures};
-use tidegate::drain::report::{COUNTERS, DrainReport, ServiceCalls};
+use tidegate::drain::report::{COUNTERS, DrainReport};
 use tidegate_core::config::Lookup;
 use tidegate_core::error::{Error, Result};
 use tidegate_core::status::ServiceState;
@@ -29,32 +29,28 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// Whether each kind and each service has its own metrics, under the dimensions `Queue` and `Kind`, or
-    /// `Service`.
-    pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, and
-    /// `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default) or `emf`, and `TIDEGATE_METRICS_QUEUE`, which
+    /// defaults to the function's name, or else to `tidegate`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
-        let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
+        match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
-            Some("emf") => false,
-            Some("emf-by-kind") => true,
+            Some("emf") => {}
             Some(other) => {
                 return Err(Error::Config(format!(
-                    "TIDEGATE_METRICS: must be off, emf or emf-by-kind, got {other:?}"
+                    "TIDEGATE_METRICS: must be off or emf, got {other:?}"
                 )));
             }
-        };
+        }
         let queue = lookup("TIDEGATE_METRICS_QUEUE")
             .or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"))
             .unwrap_or_else(|| "tidegate".to_owned());
-        Ok(Some(Self { queue, by_kind }))
+        Ok(Some(Self { queue }))
     }
 
     /// Returns the line of one cleanup: `Cleanups` is 1 if it succeeded, otherwise 0.
@@ -71,8 +67,7 @@ impl Metrics {
         document.line()
     }
 
-    /// Returns the lines of one drain: one, and with `by_kind` one more for each kind and each service.
-    /// `succeeded` is false if an infrastructure error ended the drain. Then the rest of the queue is
+    /// Returns the line of one drain. `succeeded` is false if an infrastructure error ended the drain. Then the rest of the queue is
     /// unknown, and no successful drain is counted (B9).
     pub fn render_drain(
         &self,
@@ -80,7 +75,7 @@ impl Metrics {
         figures: &Figures,
         succeeded: bool,
         at: SystemTime,
-    ) -> Vec<String> {
+    ) -> String {
         let mut document = Document::new(&self.queue, at);
         for (name, count) in counted(report) {
             document.count(name, count);
@@ -108,43 +103,6 @@ impl Metrics {
             .collect();
         document.field("Kinds", Value::Object(kinds));
         document.field("Services", json!(report.services));
-        let mut lines = vec![document.line()];
-        if self.by_kind {
-            let (kinds, services) = (figures.kinds(), report.services.iter());
-            lines.extend(kinds.map(|(kind, figures)| self.of_kind(kind, figures, at)));
-            lines.extend(services.map(|(name, calls)| self.of_service(name, calls, at)));
-        }
-        lines
-    }
-
-    fn of_kind(&self, kind: &str, figures: &KindFigures, at: SystemTime) -> String {
-        let mut document = Document::new(&self.queue, at);
-        document.dimension("Kind", kind);
-        for (name, count) in [
-            ("Completed", figures.completed),
-            ("CompletedWithErrors", figures.completed_with_errors),
-            ("Failed", figures.failed),
-            ("Retried", figures.retried),
-        ] {
-            document.count(name, count);
-        }
-        document.latency(&figures.took);
-        document.line()
-    }
-
-    fn of_service(&self, name: &str, calls: &ServiceCalls, at: SystemTime) -> String {
-        let mut document = Document::new(&self.queue, at);
-        document.dimension("Service", name);
-        for (name, count) in [
-            ("Calls", calls.calls),
-            ("CallsFailed", calls.failed),
-            ("CallsBadAnswer", calls.bad_answer),
-            ("CallsThrottled", calls.throttled),
-            ("CallsUnavailable", calls.unavailable),
-        ] {
-            document.count(name, count);
-        }
-        document.metric("CallsTookMs", "Milliseconds", json!(calls.took_ms));
         document.line()
     }
 }
@@ -188,7 +146,6 @@ fn millis(duration: Duration) -> f64 {
 #[derive(Default)]
 struct Document {
     at_ms: u64,
-    dimensions: Vec<&'static str>,
     declared: Vec<Value>,
     fields: Map<String, Value>,
 }
@@ -200,13 +157,8 @@ impl Document {
             at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             ..Self::default()
         };
-        document.dimension("Queue", queue);
+        document.field("Queue", json!(queue));
         document
-    }
-
-    fn dimension(&mut self, name: &'static str, value: &str) {
-        self.dimensions.push(name);
-        self.field(name, json!(value));
     }
 
     fn count(&mut self, name: &str, count: u64) {
@@ -238,7 +190,7 @@ impl Document {
     fn line(mut self) -> String {
         let metrics = json!([{
             "Namespace": NAMESPACE,
-            "Dimensions": [self.dimensions],
+            "Dimensions": [["Queue"]],
             "Metrics": self.declared,
         }]);
         let head = json!({"Timestamp": self.at_ms, "CloudWatchMetrics": metrics});
@@ -252,11 +204,9 @@ mod tests {
     use super::*;
     use tidegate_core::progress::Status;
 
-    fn queue(by_kind: bool) -> Metrics {
-        Metrics {
-            queue: "orders".to_owned(),
-            by_kind,
-        }
+    fn queue() -> Metrics {
+        let queue = "orders".to_owned();
+        Metrics { queue }
     }
 
     fn figures(events: u64) -> Figures {
@@ -292,15 +242,10 @@ mod tests {
 
     #[test]
     fn b9_b13_c13_a_drain_is_one_line_whose_metrics_all_have_values() {
-        let lines = queue(false).render_drain(
-            &report(),
-            &figures(250),
-            true,
-            UNIX_EPOCH + Duration::from_secs(9),
-        );
-        assert_eq!(lines.len(), 1);
-        assert!(!lines[0].contains('\n'));
-        let line = parsed(&lines[0]);
+        let at = UNIX_EPOCH + Duration::from_secs(9);
+        let text = queue().render_drain(&report(), &figures(250), true, at);
+        assert!(!text.contains('\n'));
+        let line = parsed(&text);
         assert_eq!(line["_aws"]["Timestamp"], 9000);
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(directive["Namespace"], "Tidegate");
@@ -331,8 +276,7 @@ mod tests {
     #[test]
     fn a_drain_that_failed_counts_as_none_and_claims_nothing_of_the_queue() {
         let broken_off = changed(DrainReport::default(), |report| report.leased = 9);
-        let line =
-            parsed(&queue(false).render_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
+        let line = parsed(&queue().render_drain(&broken_off, &figures(0), false, UNIX_EPOCH));
         assert_eq!(
             (&line["Drains"], &line["DrainsFailed"]),
             (&json!(0), &json!(1))
@@ -347,7 +291,7 @@ mod tests {
     #[test]
     fn a_cleanup_is_one_line_that_says_whether_it_succeeded() {
         for (succeeded, value) in [(true, 1), (false, 0)] {
-            let line = parsed(&queue(false).of_cleanup(succeeded, UNIX_EPOCH));
+            let line = parsed(&queue().of_cleanup(succeeded, UNIX_EPOCH));
             assert_eq!(
                 (&line["Cleanups"], &line["Queue"]),
                 (&json!(value), &json!("orders"))
@@ -358,8 +302,7 @@ mod tests {
     #[test]
     fn an_idle_queue_has_the_metrics_that_alarms_watch_without_a_break_and_no_other() {
         let declared = |report| {
-            let line =
-                parsed(&queue(false).render_drain(&report, &figures(0), true, UNIX_EPOCH)[0]);
+            let line = parsed(&queue().render_drain(&report, &figures(0), true, UNIX_EPOCH));
             assert_eq!(
                 (&line["Failed"], &line["StillRunning"]),
                 (&json!(0), &json!(report.still_running))
@@ -384,8 +327,7 @@ mod tests {
     #[test]
     fn a_report_that_does_not_add_up_is_told() {
         let unbalanced = changed(report(), |report| report.leased = 9);
-        let line =
-            parsed(&queue(false).render_drain(&unbalanced, &figures(1), true, UNIX_EPOCH)[0]);
+        let line = parsed(&queue().render_drain(&unbalanced, &figures(1), true, UNIX_EPOCH));
         assert_eq!(line["ReportBroken"], 1);
     }
 
@@ -398,50 +340,18 @@ mod tests {
         let met = changed(report(), |report| {
             report.services_down = ["open", "probing", "paused"].map(named).into();
         });
-        let line = parsed(&queue(false).render_drain(&met, &figures(0), true, UNIX_EPOCH)[0]);
+        let line = parsed(&queue().render_drain(&met, &figures(0), true, UNIX_EPOCH));
         assert_eq!(line["ServicesDown"], 2);
     }
 
     #[test]
-    fn services_are_in_the_line_and_have_metrics_when_asked_for() {
+    fn services_are_in_the_line() {
         let calls = json!({"calls": 9, "failed": 1, "bad_answer": 2, "throttled": 3, "unavailable": 0, "took_ms": 40, "longest_ms": 7});
         let made = changed(report(), |report| {
-            report.services = [(
-                "ship".to_owned(),
-                serde_json::from_value(calls.clone()).unwrap(),
-            )]
-            .into();
+            report.services = serde_json::from_value(json!({"ship": calls})).unwrap();
         });
-        let drain = |by_kind| queue(by_kind).render_drain(&made, &figures(0), true, UNIX_EPOCH);
-        assert_eq!(drain(false).len(), 1);
-        let lines = drain(true);
-        assert_eq!(parsed(&lines[0])["Services"]["ship"], calls);
-        let mut line = parsed(&lines[1]);
-        assert_eq!(
-            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
-            json!([["Queue", "Service"]])
-        );
-        line.as_object_mut().unwrap().remove("_aws");
-        let metrics = json!({
-            "Queue": "orders", "Service": "ship", "Calls": 9, "CallsFailed": 1, "CallsBadAnswer": 2,
-            "CallsThrottled": 3, "CallsUnavailable": 0, "CallsTookMs": 40,
-        });
-        assert_eq!(line, metrics);
-    }
-
-    #[test]
-    fn kinds_have_metrics_of_their_own_when_asked_for() {
-        let lines = queue(true).render_drain(&report(), &figures(2), true, UNIX_EPOCH);
-        assert_eq!(lines.len(), 2);
-        let line = parsed(&lines[1]);
-        assert_eq!(
-            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
-            json!([["Queue", "Kind"]])
-        );
-        assert_eq!(
-            (&line["Kind"], &line["Completed"]),
-            (&json!("paid"), &json!(2))
-        );
+        let line = parsed(&queue().render_drain(&made, &figures(0), true, UNIX_EPOCH));
+        assert_eq!(line["Services"]["ship"], calls);
     }
 
     #[test]
@@ -459,7 +369,7 @@ mod tests {
             .to_string();
         assert!(
             error.contains("TIDEGATE_METRICS")
-                && error.contains("emf-by-kind")
+                && error.contains("off or emf")
                 && error.contains("statsd"),
             "{error}"
         );
