@@ -9,7 +9,10 @@ use tidegate_core::trace;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
-pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
+pub use self::writer::{
+    FlushAtExit, LogWriter, PATIENCE, flush, log_writer, note_request, write_line, write_metrics,
+    write_object,
+};
 
 /// The target of the spans for collectors of traces ([`tidegate_core::trace`]), which are no part of the log.
 /// Their level is debug.
@@ -39,7 +42,8 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets> {
 
 /// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says. Below `info`, the HTTP client
 /// and the Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a
-/// secret, even in its warnings (I9). Tidegate's own errors report what fails there.
+/// secret, even in its warnings (I9). Tidegate's own errors report what fails there. The Lambda runtime also
+/// repeats each failure of an invocation.
 ///
 /// Spans for collectors of traces are no part of the log. The program's own crate may log anything. `ours` is
 /// its name, as in [`crate::Program::origin`].
@@ -52,7 +56,7 @@ pub fn details_of_ours_alone(
 }
 
 fn shows(ours: &str, target: &str, level: Level) -> bool {
-    if target == SPANS {
+    if target == SPANS || target.starts_with("lambda_runtime::layers") {
         return false;
     }
     let origin = target.split("::").next().unwrap_or(target);
@@ -74,6 +78,7 @@ mod tests {
             ("shopping", Level::DEBUG, false),
             ("hyper::client", Level::WARN, true),
             ("aws_config", Level::WARN, false),
+            ("lambda_runtime::layers::panic", Level::ERROR, false),
             (SPANS, Level::DEBUG, false),
         ] {
             assert_eq!(shows("shop", target, level), shown, "{target}");

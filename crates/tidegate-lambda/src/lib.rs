@@ -42,7 +42,8 @@ use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::{DrainOptions, Hooks, Json};
 use tidegate_admin::logs::{
-    FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
+    FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer,
+    note_request, write_metrics, write_object,
 };
 use tidegate_admin::program::{Failure, Runtime, log_panics};
 use tidegate_admin::{Program, is_scheduled_event};
@@ -96,7 +97,7 @@ pub fn run(program: Program) -> Result<(), Error> {
     let mut ready = ready.and_then(|()| program.start(&environment));
     if let Ok(runtime) = &mut ready {
         // CloudWatch reads the metrics from the function's log.
-        runtime.metrics_to = write_line;
+        runtime.metrics_to = write_metrics;
         // The function's own deadline is the budget, unless there is a setting for it.
         if environment("TIDEGATE_BUDGET").is_none() {
             runtime.options.budget = LONGEST;
@@ -180,6 +181,7 @@ async fn serve(
         let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
         let starts = matches!(&*ready, Ok(runtime) if runtime.options.starts_drains);
         tidegate_core::trace::note_invocation(event.context.xray_trace_id.clone());
+        note_request(&event.context.request_id);
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);
@@ -236,7 +238,7 @@ async fn logged(
     spoiled: &AtomicBool,
     dead: Option<&DeadMessages>,
 ) -> Result<Json, FailedInvocation> {
-    let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline());
+    let deadline = event.context.deadline();
     let answering = answer(event, ready, hooks, spoiled, dead);
     // What the answer needs comes first.
     #[cfg(feature = "otel")]
@@ -245,11 +247,16 @@ async fn logged(
     });
     let answered = answering.await;
     match &answered {
-        Ok(report) => {
-            tracing::info!(request_id, report = %loggable(report), "invocation answered");
+        // As an object, of which Logs Insights can ask each field.
+        Ok(report) if tracing::enabled!(tracing::Level::INFO) => {
+            let report = loggable(report);
+            let line = format!(
+                r#"{{"message":"invocation answered","target":"tidegate_lambda","report":{report}}}"#
+            );
+            write_object("INFO", &line);
         }
+        Ok(_) => {}
         Err(FailedInvocation(diagnostic)) => tracing::error!(
-            request_id,
             error_type = diagnostic.error_type,
             error = diagnostic.error_message,
             "invocation failed"
@@ -412,12 +419,11 @@ where
     }
 
     fn call(&mut self, invocation: LambdaInvocation) -> Self::Future {
-        let span = tracing::info_span!("invocation", request_id = invocation.context.request_id);
         let (busy, spoiled) = (self.busy.clone(), self.spoiled.clone());
         let stopped = self.stopped.clone();
         busy.send_replace(true);
         let posted = self.inner.call(invocation);
-        let posted = async move {
+        Box::pin(async move {
             let posted = posted.await;
             // A process that must end exits, which also ends all its threads.
             if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {
@@ -425,8 +431,7 @@ where
             }
             busy.send_replace(false);
             posted
-        };
-        Box::pin(posted.instrument(span))
+        })
     }
 }
 

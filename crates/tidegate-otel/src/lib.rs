@@ -23,7 +23,7 @@ use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::trace::SpanExporter as _;
 use tidegate::trace::TraceContext;
 use tidegate::{Error, Lookup};
-use tidegate_admin::logs::{SPANS, write_line};
+use tidegate_admin::logs::{SPANS, write_metrics};
 use tidegate_admin::metrics::Metrics;
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -182,7 +182,7 @@ impl Telemetry {
             let reason = why.as_deref().unwrap_or("more than may be kept");
             tracing::warn!(spans_dropped = dropped, reason, "telemetry dropped");
             if let Some(metrics) = &self.0.metrics {
-                write_line(&metrics.of_spans_dropped(dropped, SystemTime::now()));
+                write_metrics(&metrics.of_spans_dropped(dropped, SystemTime::now()));
             }
         }
     }

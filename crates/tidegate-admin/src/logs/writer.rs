@@ -10,6 +10,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde_json::json;
+use tidegate_core::config::environment;
 use tidegate_core::error::Error;
 
 /// The most bytes of lines that wait. Lines that are being written take as much again.
@@ -36,6 +39,8 @@ struct LinesState {
     writer: Option<ThreadId>,
     /// What that thread itself logs: how many lines were dropped.
     own: Vec<u8>,
+    /// What stands first in each line that is a JSON object.
+    head: Vec<u8>,
 }
 
 /// Starts the thread that writes this process's log lines to `out`, and returns what makes writers to its
@@ -56,6 +61,30 @@ pub fn write_line(text: &str) {
         return eprintln!("{text}");
     }
     LINES.push(format!("{text}\n").as_bytes(), usize::MAX);
+}
+
+/// Writes a line of metrics. Lambda drops lines below the level that it names in `AWS_LAMBDA_LOG_LEVEL`, and
+/// takes a line without a level for `INFO`, so these have that level.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/monitoring-cloudwatchlogs-log-level.html>
+pub fn write_metrics(line: &str) {
+    match environment("AWS_LAMBDA_LOG_LEVEL") {
+        Some(level) => write_object(&level, line),
+        None => write_line(line),
+    }
+}
+
+/// Writes a JSON object as a line of this level, as the log has them.
+pub fn write_object(level: &str, object: &str) {
+    let (at, fields) = (Timestamp::now(), object.trim_start_matches('{'));
+    write_line(&format!(
+        r#"{{"timestamp":"{at}","level":"{level}",{fields}"#
+    ));
+}
+
+/// Begins each line from now on with this request's id, under the name that Lambda's own lines have for it.
+/// Only lines that are JSON objects have it.
+pub fn note_request(id: &str) {
+    LINES.lock().head = format!(r#""requestId":{},"#, json!(id)).into_bytes();
 }
 
 /// Waits until all lines are written, but not longer than `limit`. Returns at once if the last call waited in
@@ -96,6 +125,7 @@ impl Lines {
             is_blocked: false,
             writer: None,
             own: Vec::new(),
+            head: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -120,6 +150,10 @@ impl Lines {
             return state.own.extend(line);
         }
         let was_idle = state.is_idle();
+        let line = match line {
+            [b'{', rest @ ..] => [b"{", &*state.head, rest].concat(),
+            _ => line.to_vec(),
+        };
         // A line that is longer than the queue finds room in an empty one.
         if state.waiting.is_empty() || state.waiting.len().saturating_add(line.len()) <= most {
             state.waiting.extend(line);
