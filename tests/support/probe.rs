@@ -159,7 +159,7 @@ pub async fn end_of(client: &Client, id: i64) -> String {
 pub fn slot_of(taken: &Taken) -> Option<(i32, bool)> {
     match taken {
         Taken::Slot(slot) => Some((slot.number, slot.wakes)),
-        Taken::None | Taken::Repeated => None,
+        Taken::None | Taken::Repeated | Taken::Idle => None,
     }
 }
 

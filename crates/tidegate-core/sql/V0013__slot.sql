@@ -172,12 +172,30 @@ COMMENT ON FUNCTION @tidegate.should_wake IS
     'Returns whether a producer that has just published should start a drain: true at most once in two seconds, and only '
     'while no drain is at work. Call it after the COMMIT, in a separate transaction.';
 
+-- Whether a drain of these kinds would find nothing to do. It needs no slot to know that: what is published
+-- later wakes the next drain. Not while a woken drain is awaited, because only one that leaves a slot lets
+-- publishers wake the next one.
+CREATE FUNCTION @tidegate.is_idle(kinds text[]) RETURNS boolean
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    RETURN NOT (EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE NOT q.delayed)
+             OR EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE q.delayed AND q.available_at <= instant)
+             OR EXISTS (SELECT FROM @tidegate.event_queue AS q WHERE q.delayed AND q.expires_at <= instant)
+             OR EXISTS (SELECT FROM @tidegate.lease)
+             OR EXISTS (SELECT FROM @tidegate.service AS s WHERE s.state <> 'closed')
+             OR EXISTS (SELECT FROM @tidegate.schedule AS s WHERE NOT s.paused AND s.next_at <= instant AND s.kind = ANY (kinds))
+             OR EXISTS (SELECT FROM @tidegate.wake AS w WHERE w.sent_at > '-infinity'));
+END $$;
+
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that
--- another session is about to take is skipped. `repeated`: another worker has already taken this hop of the
+-- another session is about to take is skipped. `idle`: there is nothing to do for a drain of these kinds, so
+-- no slot is taken; never if `kinds` is null. `repeated`: another worker has already taken this hop of the
 -- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
 -- drain must look a last time after it has given the slot back.
 CREATE FUNCTION @tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, name text,
-                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean)
+                                   kinds text[], OUT slot integer, OUT idle boolean, OUT repeated boolean, OUT wakes boolean)
     LANGUAGE plpgsql AS $$
 DECLARE
     closed text;
@@ -191,6 +209,10 @@ BEGIN
         RAISE EXCEPTION 'row_security: must be off, because it hides events from drains: %', closed USING ERRCODE = 'insufficient_privilege';
     END IF;
     repeated := false;
+    idle := kinds IS NOT NULL AND @tidegate.is_idle(kinds);
+    IF idle THEN
+        RETURN;
+    END IF;
     wakes := EXISTS (SELECT FROM @tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start arrives more than a day late.
@@ -303,7 +325,7 @@ GRANT SELECT ON @tidegate.drain_slot TO @tidegate_operate, @tidegate_read;
 GRANT SELECT ON @tidegate.leases TO @tidegate_drain, @tidegate_operate, @tidegate_read;
 GRANT SELECT, UPDATE ON @tidegate.wake TO @tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON @tidegate.drain_chain TO @tidegate_drain;
-GRANT EXECUTE ON FUNCTION @tidegate.wal_position, @tidegate.refuse_copy, @tidegate.take_slot, @tidegate.keep_slot,
+GRANT EXECUTE ON FUNCTION @tidegate.wal_position, @tidegate.refuse_copy, @tidegate.is_idle, @tidegate.take_slot, @tidegate.keep_slot,
     @tidegate.leave_slot TO @tidegate_drain;
 GRANT EXECUTE ON FUNCTION @tidegate.should_wake TO @tidegate_publish, @tidegate_drain;
 GRANT EXECUTE ON FUNCTION @tidegate.left_to_do, @tidegate.is_copy TO @tidegate_drain, @tidegate_operate, @tidegate_read;

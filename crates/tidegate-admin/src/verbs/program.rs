@@ -458,7 +458,7 @@ impl Runtime {
         // started, or that has kept it out, moves the tick itself.
         if let Ok(report) = &drained
             && refused == 0
-            && report.slot > 0
+            && report.ready_left.is_some()
             && report.started_drains == 0
             && report.stop_reason != StopReason::BudgetSpent
         {
@@ -473,9 +473,8 @@ impl Runtime {
         if let Some(metrics) = &self.metrics {
             // A drain that was refused has no figures.
             let figures = figures.await.unwrap_or_default();
-            for line in metrics.render_drain(report, &figures, succeeded, SystemTime::now()) {
-                (self.metrics_to)(&line);
-            }
+            let line = metrics.render_drain(report, &figures, succeeded, SystemTime::now());
+            (self.metrics_to)(&line);
         }
         drained
     }

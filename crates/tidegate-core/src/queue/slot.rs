@@ -16,9 +16,9 @@ pub const MOST_LEFT: i64 = 10_000;
 
 statements! {
     /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`; `$6` says
-    /// where the worker runs.
-    TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4, TEXT] =
-        "SELECT t.slot, t.repeated, t.wakes, @tidegate.wal_position() FROM @tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
+    /// where the worker runs. Takes none if there is nothing to do for the kinds `$7`.
+    TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4, TEXT, TEXT_ARRAY] =
+        "SELECT t.slot, t.repeated, t.wakes, @tidegate.wal_position(), t.idle FROM @tidegate.take_slot($1, $2, $3, $4, $5, $6, $7) AS t";
 
     /// Keeps a slot for another `$3` seconds. In the lowest one, counts ready events of the kinds `$4`, up to
     /// `$5`.
@@ -71,6 +71,8 @@ pub enum Taken {
     Slot(Slot),
     /// All slots are taken.
     None,
+    /// There is nothing to do.
+    Idle,
     /// Another worker was started as the same hop of the chain.
     Repeated,
 }
@@ -87,6 +89,7 @@ pub struct Kept {
 }
 
 /// Takes one of the first `most` slots for `timeout`, as a hop of a chain. `name` says where the worker runs.
+/// With `kinds`, it takes none if there is nothing to do for a drain of these.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -97,14 +100,17 @@ pub async fn take_slot(
     most: i32,
     timeout: Duration,
     chain: Chain,
+    kinds: Option<&[&str]>,
 ) -> Result<Taken> {
     let (seconds, hop) = (timeout.as_secs_f64(), i32::from(chain.hop));
-    let values: [&(dyn ToSql + Sync); 6] = [&worker, &most, &seconds, &chain.id, &hop, &name];
+    let values: [&(dyn ToSql + Sync); 7] =
+        [&worker, &most, &seconds, &chain.id, &hop, &name, &kinds];
     let rows = query(client, &TAKE_SLOT, &values).await?;
     let Some(row) = rows.first() else {
         return Ok(Taken::None);
     };
     Ok(match (row.get(0), row.get(1)) {
+        _ if row.get(4) => Taken::Idle,
         (_, true) => Taken::Repeated,
         (Some(number), false) => Taken::Slot(Slot {
             number,

@@ -43,6 +43,8 @@ pub(super) struct Slots {
     held: Option<Held>,
     /// Whether another drain has the slot.
     pub lost: bool,
+    /// Whether this drain needs no slot, because there was nothing to do when it came.
+    pub idle: bool,
     chain: Chain,
     starter: Option<Arc<dyn StartDrain>>,
     /// The runtime for starts. A task that a start leaves running must not end with the drain.
@@ -76,6 +78,7 @@ impl Slots {
         Self {
             held: None,
             lost: false,
+            idle: false,
             chain: chain.unwrap_or_else(Chain::begin),
             starter,
             runtime,
@@ -124,14 +127,19 @@ impl<D: Dispatch> Drain<D> {
         let most = i32::from(self.options.max_drains);
         let name = self.options.worker_name();
         let worker = self.fetcher.worker;
+        // A drain that others have started, or that lingers, has its place in any case.
+        let (timeout, chain) = (self.options.lease_timeout, self.slots.chain);
+        let kinds = self.fetcher.all_kinds.clone();
+        let kinds = (chain.hop == 0 && self.options.linger.is_zero()).then_some(&*kinds);
         let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let (timeout, chain) = (self.options.lease_timeout, self.slots.chain);
         let now = Instant::now();
         let taken = loop {
             let taken = match session.client().await {
-                Ok(client) => queue::take_slot(client, worker, &name, most, timeout, chain).await,
+                Ok(client) => {
+                    queue::take_slot(client, worker, &name, most, timeout, chain, kinds).await
+                }
                 Err(error) => Err(error),
             };
             match taken {
@@ -143,6 +151,10 @@ impl<D: Dispatch> Drain<D> {
         let slot = match taken {
             Taken::Slot(slot) => slot,
             Taken::None => return Ok(Some(StopReason::NoSlot)),
+            Taken::Idle => {
+                self.slots.idle = true;
+                return Ok(Some(StopReason::QueueEmpty));
+            }
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
         self.slots.wakes = slot.wakes;
@@ -273,7 +285,7 @@ impl<D: Dispatch> Drain<D> {
     /// done nothing. A failure to store it is only logged, and it takes no longer than the rest of the run's
     /// overrun.
     pub(super) async fn note_run(&mut self, failed: Option<&Error>) {
-        if self.report.slot == 0 {
+        if self.report.slot == 0 && !self.slots.idle {
             return;
         }
         let left = self.limit().saturating_sub(self.budget.elapsed());

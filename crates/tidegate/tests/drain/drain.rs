@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use test_support::probe::{
     Act, Probe, ProbeApp, act, drain, end_of, live, number, options, pair, probe, probe_database,
-    publish_acts,
+    publish, publish_acts,
 };
 use test_support::{self as support, Proxy, column, counted, execute, wait_for_a_lock, wait_until};
 use tidegate::migrate::{Migrate, StoredSettings};
@@ -159,10 +159,7 @@ async fn a8_one_bad_row_harms_only_itself() {
 async fn a9_a11_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
     let (db, client) = probe().await;
-    let id = queue::publish(&client, &act("x").max_attempts(3))
-        .await
-        .unwrap()
-        .id;
+    let id = publish(&client, [act("x").max_attempts(3)]).await[0];
     let app = ProbeApp::doing(|call| async move {
         Err(HandlerError::retry("down", format!("try {}", call.attempt))
             .after(Duration::from_secs(1)))
@@ -234,9 +231,7 @@ async fn a10_the_last_error_its_code_and_its_time_can_be_read_while_the_event_wa
 async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
     for limit in [1_u16, 3, 5] {
         let (db, client) = probe().await;
-        queue::publish(&client, &act("x").max_attempts(limit))
-            .await
-            .unwrap();
+        publish(&client, [act("x").max_attempts(limit)]).await;
         let app =
             ProbeApp::new(|_, _| Box::pin(async { Err(HandlerError::retry("down", "again")) }));
         let report = drain(&db, &app, &options()).await;
@@ -317,10 +312,7 @@ async fn a13_b5_b17_b18_c1_two_overlapping_drains_handle_a_thousand_events_once_
 #[tokio::test]
 async fn a17_follow_ups_appear_only_when_their_parent_ends_all_of_them_and_once() {
     let (db, client) = probe().await;
-    let parent = queue::publish(&client, &act("parent").correlation("order-7"))
-        .await
-        .unwrap()
-        .id;
+    let parent = publish(&client, [act("parent").correlation("order-7")]).await[0];
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
             if call.name == "parent" {
@@ -500,14 +492,12 @@ async fn b12_e11_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one(
 #[tokio::test]
 async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
     let (db, client) = probe().await;
-    let late = queue::publish(&client, &act("late").start_within(Duration::from_millis(1)))
-        .await
-        .unwrap()
-        .id;
-    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_mins(1)))
-        .await
-        .unwrap()
-        .id;
+    let late = publish(
+        &client,
+        [act("late").start_within(Duration::from_millis(1))],
+    )
+    .await[0];
+    let soon = publish(&client, [act("soon").start_within(Duration::from_mins(1))]).await[0];
     tokio::time::sleep(Duration::from_millis(5)).await;
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
@@ -534,10 +524,7 @@ async fn b13_a_drain_tells_how_many_events_that_it_leaves_will_expire() {
 #[tokio::test]
 async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
     let (db, client) = probe().await;
-    let slow = queue::publish(&client, &act("slow").max_attempts(1))
-        .await
-        .unwrap()
-        .id;
+    let slow = publish(&client, [act("slow").max_attempts(1)]).await[0];
     publish_acts(&client, 20).await;
     let app = ProbeApp::doing(|call| async move {
         if call.name == "slow" {
@@ -560,10 +547,7 @@ async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
     let (db, client) = probe().await;
-    let blocking = queue::publish(&client, &act("blocking").max_attempts(1))
-        .await
-        .unwrap()
-        .id;
+    let blocking = publish(&client, [act("blocking").max_attempts(1)]).await[0];
     publish_acts(&client, 10).await;
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = Mutex::new(released);
@@ -765,9 +749,7 @@ async fn a_transaction_that_a_handler_leaves_open_is_no_other_events() {
         let (db, client) = probe().await;
         execute(&client, "CREATE TABLE effect (id bigint)").await;
         for name in ["leaves", "has its own", "leaves", "has its own"] {
-            queue::publish(&client, &act(name).max_attempts(1))
-                .await
-                .unwrap();
+            publish(&client, [act(name).max_attempts(1)]).await;
         }
         let app = ProbeApp::new(move |call, ctx| {
             Box::pin(async move {
@@ -808,9 +790,7 @@ async fn a_transaction_that_fails_costs_no_connection() {
     }
     let (db, client) = probe().await;
     for name in ["fails", "fails", "succeeds"] {
-        queue::publish(&client, &act(name).max_attempts(1))
-            .await
-            .unwrap();
+        publish(&client, [act(name).max_attempts(1)]).await;
     }
     let sessions = Arc::new(Mutex::new(HashSet::new()));
     let seen = sessions.clone();
@@ -971,8 +951,9 @@ async fn an_event_whose_workers_went_away_ten_times_in_a_row_ends_failed() {
 async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spin() {
     let db = probe_database().await;
     let app = ProbeApp::succeeding();
-    // Pauses of 5 to 200 ms: some twelve looks in two seconds, and a spin has thousands.
-    for (linger, looks) in [(Duration::ZERO, 1..=2), (Duration::from_secs(2), 3..=30)] {
+    // Pauses of 5 to 200 ms: some twelve leases in two seconds, and a spin has thousands. A drain that does not
+    // linger sees that there is nothing to do before it takes a slot.
+    for (linger, looks) in [(Duration::ZERO, 0..=0), (Duration::from_secs(2), 3..=30)] {
         let proxy = Proxy::before(&db.url).await;
         let url = proxy.url(db.name());
         let database = Database::new(&url, 2).unwrap();
@@ -988,6 +969,10 @@ async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spi
         let said = String::from_utf8_lossy(&proxy.said()).into_owned();
         let looked = said.matches("FROM tidegate.lease($1").count();
         assert!(looks.contains(&looked), "{linger:?}: {looked} looks");
+        for other in ["tidegate.sweep(", "tidegate.leave_slot("] {
+            assert_eq!(said.contains(other), looked > 0, "{other}: {said}");
+        }
+        assert_eq!(said.matches("tidegate.note_run(").count(), 1, "{said}");
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{ProbeApp, act, drain, end_of, live, number, options, pair, probe};
+use test_support::probe::{
+    ProbeApp, act, drain, end_of, live, number, options, pair, probe, publish,
+};
 use test_support::{TestDb, ended, wait_until};
 use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with};
 use tidegate_core::queue;
@@ -69,9 +71,7 @@ async fn an_event_whose_run_ends_keeps_its_last_attempt() {
 async fn an_event_that_no_run_can_finish_ends_after_ten_of_them() {
     let (db, client) = probe().await;
     let published = queue::publish(&client, &act("sleeps").group("g")).await;
-    queue::publish(&client, &act("waits").group("g"))
-        .await
-        .unwrap();
+    publish(&client, [act("waits").group("g")]).await;
     for _ in 0..4 {
         run_that_ends_too_early(&db).await;
     }
@@ -98,9 +98,7 @@ async fn an_event_that_no_run_can_finish_ends_after_ten_of_them() {
 #[tokio::test]
 async fn a_deploy_costs_no_attempt_and_a_handlers_own_limit_does() {
     let (db, client) = probe().await;
-    queue::publish(&client, &act("sleeps").max_attempts(2))
-        .await
-        .unwrap();
+    publish(&client, [act("sleeps").max_attempts(2)]).await;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let hooks = Hooks {
         stop: Some(stopped),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::probe::{
-    ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts,
+    ProbeApp, act, drain, end_of, live, number, options, probe, publish, publish_acts,
 };
 use test_support::worker::Worker;
 use test_support::{TestDb, contains, execute, wait_until};
@@ -135,10 +135,7 @@ async fn a14_b5_c3_c4_a_worker_killed_after_the_effect_loses_nothing_and_the_eve
 #[tokio::test]
 async fn c14_d12_a_poison_event_that_aborts_its_process_ends_failed_and_others_go_on() {
     let (db, client) = database_with_effects().await;
-    let poison = queue::publish(&client, &act("poison").max_attempts(2))
-        .await
-        .unwrap()
-        .id;
+    let poison = publish(&client, [act("poison").max_attempts(2)]).await[0];
     let good = publish_acts(&client, 5).await;
     let mut deaths = 0;
     let report = loop {
@@ -232,9 +229,7 @@ async fn b10_e5_e7_e8_three_worker_processes_keep_each_groups_order_through_retr
 #[tokio::test]
 async fn b30_failures_that_will_be_retried_and_final_ones_are_two_different_log_lines() {
     let (db, client) = database_with_effects().await;
-    queue::publish(&client, &act("secret-canary").max_attempts(2))
-        .await
-        .unwrap();
+    publish(&client, [act("secret-canary").max_attempts(2)]).await;
     let log = start(&db, "down").output();
     let found = log.matches("event failed, will be retried").count();
     assert_eq!(found, 1, "{log}");

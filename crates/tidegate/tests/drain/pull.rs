@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use test_support::as_user;
 use test_support::probe::{
     ProbeApp, act, disorder, drain, end_of, expire_leases, live, number, options, probe_database,
-    publish_acts,
+    publish, publish_acts,
 };
 use test_support::{self as support, TestDb, begins, column, contains, rows, words};
 use tidegate::connect::Client;
@@ -158,9 +158,7 @@ async fn nothing_of_a_transaction_stays_whose_lease_was_lost() {
 async fn follow_ups_are_published_with_the_end_or_not_at_all() {
     let db = probe_database().await;
     let mut client = db.client().await;
-    queue::publish(&client, &act("a").correlation("case 7"))
-        .await
-        .unwrap();
+    publish(&client, [act("a").correlation("case 7")]).await;
     let PolledEvent { id, token, .. } = one(&client).await;
     let end = "SELECT tidegate.finalize($1, $2, follow_ups => $3)";
     let next = json!([{"kind": "act", "payload": {"name": "b"}, "group_key": "g"}, {"kind": "act", "delay": 60}]);
@@ -188,10 +186,7 @@ async fn follow_ups_are_published_with_the_end_or_not_at_all() {
 async fn b6_d5_a_retry_counts_up_to_the_last_attempt_and_a_snooze_does_not() {
     let db = probe_database().await;
     let client = db.client().await;
-    let id = queue::publish(&client, &act("a").max_attempts(3))
-        .await
-        .unwrap()
-        .id;
+    let id = publish(&client, [act("a").max_attempts(3)]).await[0];
     let fault = Fault::new("503", "no answer");
     for attempt in 1..=3 {
         for _ in 0..2 {
@@ -410,14 +405,8 @@ async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
     let db = probe_database().await;
     let client = db.client().await;
     let day = Duration::from_hours(24);
-    let tomorrow = queue::publish(&client, &act("a").delay(day))
-        .await
-        .unwrap()
-        .id;
-    let soon = queue::publish(&client, &act("b").start_within(day / 2))
-        .await
-        .unwrap()
-        .id;
+    let tomorrow = publish(&client, [act("a").delay(day)]).await[0];
+    let soon = publish(&client, [act("b").start_within(day / 2)]).await[0];
     let at = |now| PollRequest {
         now: Some(now),
         ..request(10)
@@ -570,9 +559,7 @@ async fn settle_goes_on_behind_an_event_that_is_busy_and_settles_it_at_the_secon
     let polled = take(&client, 3).await;
     let mut producer = db.client().await;
     let holding = producer.transaction().await.unwrap();
-    queue::publish(&holding, &act("2").group("other"))
-        .await
-        .unwrap();
+    publish(&holding, [act("2").group("other")]).await;
     let mut holding = Some(holding);
     let follow_up = json!({"kind": "act", "payload": {"name": "3"}, "group_key": "other"});
     let outcomes = json!([

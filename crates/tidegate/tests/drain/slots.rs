@@ -198,7 +198,7 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
     let (gone, next) = (Uuid::new_v4(), Uuid::new_v4());
     let short = Duration::from_millis(300);
     let take = async |worker, chain, timeout| {
-        queue::take_slot(&client, worker, "here", 1, timeout, chain)
+        queue::take_slot(&client, worker, "here", 1, timeout, chain, None)
             .await
             .unwrap()
     };
@@ -261,7 +261,7 @@ async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
     let id = Uuid::new_v4();
     let take = async |hop| {
         let (worker, chain) = (Uuid::new_v4(), Chain { id, hop });
-        let taken = queue::take_slot(&client, worker, "here", 8, PATIENCE, chain)
+        let taken = queue::take_slot(&client, worker, "here", 8, PATIENCE, chain, None)
             .await
             .unwrap();
         matches!(taken, Taken::Slot(..))
@@ -297,7 +297,7 @@ async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
             ..Chain::begin()
         },
     );
-    queue::take_slot(&client, worker, "here", 8, PATIENCE, next)
+    queue::take_slot(&client, worker, "here", 8, PATIENCE, next, None)
         .await
         .unwrap();
     let chains = "SELECT count(*) FROM tidegate.drain_chain";
@@ -561,5 +561,44 @@ async fn a_run_whose_last_look_gives_no_answer_has_done_its_work_and_says_what_i
         })
         .await;
         assert_eq!(number(&client, TAKEN).await, 0, "{look}: the slot is free");
+    }
+}
+
+/// What a drain has to do, or has to see to. Without any of it, it takes no slot.
+const TO_DO: [&str; 8] = [
+    "SELECT tidegate.publish('act', '{\"name\": \"a\"}')",
+    "SELECT tidegate.publish('note', NULL, available_at => now() + interval '1 hour');
+     ALTER TABLE tidegate.event_queue DISABLE TRIGGER USER; UPDATE tidegate.event_queue SET available_at = now()",
+    "SELECT tidegate.publish('note', NULL, available_at => now() + interval '2 h', expires_at => now() + interval '3 h');
+     UPDATE tidegate.event_queue SET expires_at = now()",
+    "SELECT tidegate.publish('note', NULL); SELECT tidegate.poll(ARRAY['note']); TRUNCATE tidegate.event_queue",
+    "INSERT INTO tidegate.service (service, state) VALUES ('s', 'paused')",
+    "SELECT tidegate.put_schedule('k', 'night', 'note', NULL, NULL, '1 day', 'UTC', NULL, NULL, 'last')",
+    "SELECT tidegate.should_wake()",
+    "INSERT INTO tidegate.event_kind (kind) VALUES ('other'); SELECT tidegate.publish('other', NULL)",
+];
+
+#[tokio::test]
+async fn a_drain_that_has_nothing_to_do_takes_no_slot_and_every_other_does() {
+    let planned =
+        "SELECT tidegate.publish('note', NULL, available_at => now() + interval '1 hour')";
+    for (to_do, is_work) in std::iter::once((planned, false)).chain(TO_DO.map(|one| (one, true))) {
+        let (db, client) = probe().await;
+        client.batch_execute(to_do).await.unwrap();
+        let report = drain(
+            &db.database(),
+            ProbeApp::succeeding(),
+            &DrainOptions::default(),
+        )
+        .await
+        .unwrap();
+        assert_eq!(report.slot > 0, is_work, "{to_do}: {report:?}");
+        let planned_for = report.next_due_at.is_some();
+        assert!(
+            is_work || planned_for && report.backlog == Some(1) && report.ready_left == Some(0),
+            "{report:?}"
+        );
+        let runs = "SELECT count(*) FROM tidegate.drain_run";
+        assert_eq!(number(&client, runs).await, 1, "{to_do}");
     }
 }
