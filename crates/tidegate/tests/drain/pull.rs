@@ -559,7 +559,9 @@ async fn settle_goes_on_behind_an_event_that_is_busy_and_settles_it_at_the_secon
     let polled = take(&client, 3).await;
     let mut producer = db.client().await;
     let holding = producer.transaction().await.unwrap();
-    publish(&holding, [act("2").group("other")]).await;
+    queue::publish(&holding, &act("2").group("other"))
+        .await
+        .unwrap();
     let mut holding = Some(holding);
     let follow_up = json!({"kind": "act", "payload": {"name": "3"}, "group_key": "other"});
     let outcomes = json!([

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions, publish};
+use test_support::probe::{ProbeApp, act, live, number, probe, probe_sessions};
 use test_support::{ended, execute};
 use tidegate::connect::Client;
 use tidegate::{DrainOptions, DrainReport, HandlerError, NewEvent};
@@ -49,7 +49,9 @@ fn app() -> Arc<ProbeApp> {
 
 async fn publish(client: &Client, event: NewEvent, count: usize) {
     for _ in 0..count {
-        publish(client, [event.clone().max_attempts(2)]).await;
+        queue::publish(client, &event.clone().max_attempts(2))
+            .await
+            .unwrap();
     }
 }
 
