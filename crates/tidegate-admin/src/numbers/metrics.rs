@@ -153,12 +153,11 @@ struct Document {
 impl Document {
     fn new(queue: &str, at: SystemTime) -> Self {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut document = Self {
+        Self {
             at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            fields: Map::from_iter([("Queue".to_owned(), json!(queue))]),
             ..Self::default()
-        };
-        document.field("Queue", json!(queue));
-        document
+        }
     }
 
     fn count(&mut self, name: &str, count: u64) {

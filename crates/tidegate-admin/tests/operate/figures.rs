@@ -140,6 +140,7 @@ async fn a_drain_leaves_its_report_for_a_week() {
     assert_eq!(runs(&db).await, [("queue_empty".to_owned(), 3)]);
     let taken = "UPDATE tidegate.drain_slot SET until = 'infinity', worker = gen_random_uuid()";
     client.execute(taken, &[]).await.unwrap();
+    publish_acts(&client, 1).await;
     let report = tidegate::drain(&db.database(), app, &DrainOptions::default()).await;
     assert_eq!(report.unwrap().stop_reason, StopReason::NoSlot);
     let found = runs(&db).await.len();
