@@ -71,6 +71,12 @@ const TAKEN: [&str; 11] = [
 /// The project's table of migrations has a longer name, and Postgres cuts names at 63 characters.
 const LONGEST_NAME: usize = 50;
 
+/// What the template has for a package that is there, and what SAM needs to build it.
+const PACKAGED: &str = "CodeUri: target/package/bootstrap.zip  # `make deploy` builds it.";
+const FUNCTION: &str = "    Type: AWS::Serverless::Function\n";
+const BUILT: &str =
+    "    Metadata: {BuildMethod: rust-cargolambda, BuildProperties: {Binary: {{name}}-function}}\n";
+
 /// A name that cargo, Rust, Postgres and AWS all accept, each in its own spelling.
 struct Name<'a>(&'a str);
 
@@ -199,7 +205,10 @@ fn fill(part: &Path, name: &Name<'_>, crates: &[String]) -> io::Result<()> {
 
 /// Fills in the crates last, because the path of a checkout may contain anything.
 fn filled_in(text: &str, name: &Name<'_>, crates: &[String]) -> String {
+    // The template is the one for a package that is built before. Here SAM builds it.
     let mut text = text
+        .replace(PACKAGED, "CodeUri: .  # `sam build` builds it.")
+        .replace(FUNCTION, &[FUNCTION, BUILT].concat())
         .replace("{{name}}", name.0)
         .replace("{{crate}}", &name.in_rust())
         .replace("{{stack}}", &name.on_aws());
@@ -230,6 +239,15 @@ mod tests {
     fn every_file_of_the_starter_is_written() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("starter");
         assert_eq!(count(&folder), FILES.len());
+    }
+
+    #[test]
+    fn the_template_builds_its_functions() {
+        let made = filled_in(text("template.yaml"), &Name("shop_queue"), &[]);
+        assert!(made.contains("    CodeUri: .  #") && !made.contains("zip  #"));
+        let built = "BuildMethod: rust-cargolambda, BuildProperties: {Binary: shop_queue-function}";
+        assert_eq!(made.matches(built).count(), made.matches(FUNCTION).count());
+        assert_eq!(made.matches(built).count(), 2);
     }
 
     #[test]

@@ -67,10 +67,8 @@ pub fn write_line(text: &str) {
 /// takes a line without a level for `INFO`, so these have that level.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/monitoring-cloudwatchlogs-log-level.html>
 pub fn write_metrics(line: &str) {
-    match environment("AWS_LAMBDA_LOG_LEVEL") {
-        Some(level) => write_object(&level, line),
-        None => write_line(line),
-    }
+    let level = environment("AWS_LAMBDA_LOG_LEVEL");
+    write_object(level.as_deref().unwrap_or("INFO"), line);
 }
 
 /// Writes a JSON object as a line of this level, as the log has them.

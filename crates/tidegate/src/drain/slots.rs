@@ -148,13 +148,11 @@ impl<D: Dispatch> Drain<D> {
             }
         };
         session.recovered();
+        self.slots.idle = taken == Taken::Idle;
         let slot = match taken {
             Taken::Slot(slot) => slot,
             Taken::None => return Ok(Some(StopReason::NoSlot)),
-            Taken::Idle => {
-                self.slots.idle = true;
-                return Ok(Some(StopReason::QueueEmpty));
-            }
+            Taken::Idle => return Ok(Some(StopReason::QueueEmpty)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
         self.slots.wakes = slot.wakes;
