@@ -56,7 +56,8 @@ use tidegate_otel::Telemetry;
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
 pub use limits::{
-    BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, LOOK_UPS_OF_ONE, REQUEST_TIMEOUT,
+    BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, IN_FLIGHT_OF_ONE, LOOK_UPS_OF_ONE,
+    REQUEST_TIMEOUT,
 };
 pub use metrics::Scrapes;
 pub use problem::Problem;

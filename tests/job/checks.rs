@@ -403,6 +403,9 @@ async fn b34_checks_that_come_together_are_made_two_at_a_time_and_none_is_put_of
     for drains in [1, 3] {
         let mut world = World::putting_off("1h").await;
         world.migrate().await;
+        // A drain starts no more than there are places: others would wait at the gate, in the way of all.
+        let at_once = "SELECT policy->'concurrency' FROM tidegate.event_kind WHERE kind = 'issuings-ai-checks'";
+        assert_eq!(world.value(at_once).await, 2);
         let slow = Mode::Slow { delay_ms: 50 };
         world.services.set("ai_check", slow);
         for number in 1..=20 {
