@@ -61,7 +61,7 @@ def _deployed():
 
 def _packaged():
     os.environ.setdefault("ARCH", {"aarch64": "arm64"}.get(platform.machine(), platform.machine()))
-    program = PROJECT / package.binary("tidegate-function")
+    program = PROJECT / "target" / package.target() / "lambda" / "tidegate-function"
     if not program.exists():
         package.build()
     return program

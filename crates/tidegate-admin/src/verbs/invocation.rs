@@ -35,17 +35,10 @@ pub(super) fn within_limit(answer: Json) -> Result<Json> {
 /// The action for messages in the envelopes of AWS services. Only a program with an intake has it.
 const RECEIVE: &str = "receive";
 
-/// The actions that exist, and the ones that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,
-/// cleanup`. For example, a function that a schedule starts need not be allowed to replay.
+/// The actions that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,cleanup`, or `!drain` for all but
+/// that. For example, a function that a schedule starts need not be allowed to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Actions {
-    /// The actions that the program adds.
-    further: Vec<&'static str>,
-    /// Whether the program has an intake for messages, which come in their own envelopes.
-    receives: bool,
-    /// The allowed actions. `None` allows all.
-    allowed: Option<Vec<String>>,
-}
+pub struct Actions(Vec<&'static str>);
 
 impl Actions {
     /// Reads `TIDEGATE_ACTIONS`. If it is unset, all actions are allowed. `further` are the actions that the
@@ -58,37 +51,21 @@ impl Actions {
         further: Vec<&'static str>,
         receives: bool,
     ) -> Result<Self> {
-        let mut actions = Self {
-            further,
-            receives,
-            allowed: None,
-        };
+        let mut known = [ACTIONS, &further].concat();
+        known.extend(receives.then_some(RECEIVE));
         let Some(text) = lookup("TIDEGATE_ACTIONS") else {
-            return Ok(actions);
+            return Ok(Self(known));
         };
-        let named: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        if let Some(unknown) = named
-            .iter()
-            .find(|name| !actions.all().any(|known| known == **name))
-        {
+        let listed = text.trim_start_matches('!');
+        let named: Vec<&str> = listed.split(',').map(str::trim).collect();
+        if let Some(unknown) = named.iter().find(|name| !known.contains(name)) {
             return Err(Error::Config(format!(
-                "TIDEGATE_ACTIONS: must be a comma-separated list of {}, got {unknown:?}",
-                actions.list()
+                "TIDEGATE_ACTIONS: must be a comma-separated list of {}, or one of those to leave out behind !, got {unknown:?}",
+                known.join(", ")
             )));
         }
-        actions.allowed = Some(named);
-        Ok(actions)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &'static str> {
-        let receive = self.receives.then_some(RECEIVE);
-        let own = self.further.iter().copied();
-        ACTIONS.iter().copied().chain(receive).chain(own)
-    }
-
-    /// The actions, as an error message lists them.
-    fn list(&self) -> String {
-        self.all().collect::<Vec<_>>().join(", ")
+        known.retain(|one| named.contains(one) != text.starts_with('!'));
+        Ok(Self(known))
     }
 
     /// Decodes an invocation's payload. The envelope of an `EventBridge` schedule has no action, and counts
@@ -109,46 +86,37 @@ impl Actions {
             payload => payload,
         };
         let Value::Object(mut fields) = payload else {
-            let list = self.list();
+            let list = self.0.join(", ");
             let text = format!("invocation: must be an object with an action: {list}");
             return Err(Error::Invalid(text));
         };
-        let action = match fields.get("action") {
+        let action = match fields.remove("action") {
             None => return Err(self.refused("is missing")),
-            Some(Value::String(action)) => match self.all().find(|known| known == action) {
-                Some(action) => action,
-                None => return Err(self.refused(&format!("got {action:?}"))),
-            },
+            Some(Value::String(action)) => self.check(&action)?,
             Some(_) => return Err(self.refused("got no string")),
         };
-        self.check(action)?;
         if action == RECEIVE {
             let text = "action: must not be receive, because messages arrive in the format of the AWS service that sends them";
             return Err(Error::Invalid(text.to_owned()));
         }
-        fields.remove("action");
         Request::read(action, fields)
     }
 
     fn refused(&self, what: &str) -> Error {
-        let list = self.list();
-        Error::Invalid(format!("action: must be one of {list}; {what}"))
+        let list = self.0.join(", ");
+        Error::Invalid(format!(
+            "action: must be one of {list}, which TIDEGATE_ACTIONS allows; {what}"
+        ))
     }
 
-    /// Refuses an action that is not allowed here.
+    /// Returns an action that is allowed here.
     ///
     /// # Errors
     /// [`Error::Invalid`] lists the allowed actions.
-    pub fn check(&self, action: &str) -> Result<()> {
-        match &self.allowed {
-            Some(allowed) if !allowed.iter().any(|name| name == action) => {
-                Err(Error::Invalid(format!(
-                    "action: this function answers {} (TIDEGATE_ACTIONS), got {action:?}",
-                    allowed.join(", ")
-                )))
-            }
-            _ => Ok(()),
-        }
+    pub fn check(&self, action: &str) -> Result<&'static str> {
+        let allowed = self.0.iter().find(|known| **known == action);
+        let refused = || self.refused(&format!("got {action:?}"));
+        allowed.copied().ok_or_else(refused)
     }
 }
 
@@ -424,9 +392,12 @@ mod tests {
             error.contains("drain, stats") && error.contains("migrate"),
             "{error}"
         );
-        assert!(setting("stats").unwrap().request(tick).is_err());
+        assert!(setting("stats").unwrap().request(tick.clone()).is_err());
+        let but = setting("!drain, stats").unwrap();
+        assert!(but.request(tick).is_err() && but.check("stats").is_err());
+        assert!(but.check("greet").is_ok() && but.check("migrate").is_ok());
         assert!(decode(json!({"action": "migrate"})).is_ok());
-        for text in ["drain,explode", "drain,", " "] {
+        for text in ["drain,explode", "drain,", " ", "!", "!explode"] {
             let error = setting(text).unwrap_err().to_string();
             assert!(
                 error.contains("TIDEGATE_ACTIONS") && error.contains("migrate"),
