@@ -137,6 +137,11 @@ resource "aws_lambda_function" "operate" {
   depends_on = [aws_iam_role_policy.operate]
 }
 
+resource "aws_lambda_function_event_invoke_config" "operate_once" {
+  function_name          = aws_lambda_function.operate.function_name
+  maximum_retry_attempts = 0
+}
+
 # Migrates before the drain gets its new code: with new code, and with the settings and secrets that the schema depends on. The schema
 # only goes forward, so nothing is called when this resource goes.
 resource "aws_lambda_invocation" "migration" {
