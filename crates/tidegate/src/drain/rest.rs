@@ -1,11 +1,13 @@
 //! Owns what a run looks at in the queue when it ends, and how long it may look.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, OptionFuture, try_join, try_join3, try_join4};
+use futures_util::future::{FutureExt, OptionFuture, try_join3, try_join5};
 use tidegate_core::connect::Conn;
 use tidegate_core::error::Error;
 use tidegate_core::queue::{self, Queryable};
+use tidegate_core::status::ExpiringKind;
 
 use super::{Drain, StopReason};
 use crate::dispatch::Dispatch;
@@ -52,40 +54,62 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Reports what is left when the run has released everything. A run without a slot has seen nothing, unless
-    /// it needed none.
+    /// it needed none. Then all looks are one.
     pub(super) async fn look_at_rest(&mut self) {
-        if self.report.slot == 0 && !self.slots.idle {
+        let idle = self.slots.idle;
+        if self.report.slot == 0 && !idle {
             return;
         }
         let kinds = self.fetcher.all_kinds.clone();
         let is_empty = self.report.stop_reason == StopReason::QueueEmpty;
-        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
-        // twentieth of a drain of 200,000 events.
         let has_shut = self.services.calls.has_shut();
+        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
+        // twentieth of a drain of 200,000 events, and a search for the oldest one as much.
         let most = if is_empty { 0 } else { queue::MOST_LEFT };
         let looked = self.look(async |look: Conn<'_>| {
-            let (backlog, ready) = (queue::backlog(&look), queue::oldest_ready(&look, &kinds));
-            let (left, expiring) = (
-                queue::left_to_do(&look, &kinds, most),
-                queue::expiring(&look),
-            );
-            // Not at the end of a spent budget, because the caller's deadline comes first.
-            let others = OptionFuture::from(is_empty.then(|| queue::others(&look, &kinds)));
-            let others = others.map(Option::transpose);
+            let left = queue::left_to_do(&look, &kinds, most);
             let down = OptionFuture::from(has_shut.then(|| queue::services_down(&look)));
             let down = down.map(Option::transpose);
-            let rest = try_join3(backlog, left, queue::wal_position(&look));
-            try_join(rest, try_join4(expiring, ready, others, down)).await
+            let seen = OptionFuture::from(idle.then(|| waiting(&look, &kinds, is_empty)));
+            let seen = seen.map(Option::transpose);
+            let backlog = queue::backlog(&look);
+            try_join5(backlog, left, queue::wal_position(&look), down, seen).await
         });
-        let Some(((backlog, left, wal), (expiring, ready, others, down))) = looked.await else {
+        let Some((backlog, left, wal, down, seen)) = looked.await else {
             return;
         };
         self.report.backlog = Some(backlog.events);
         self.report.oldest_age_ms = Some(backlog.oldest_age_ms);
         self.note_left(left, wal);
-        self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
-        self.report.oldest_ready_ms = Some(ready.map_or(0, |(_, ms)| ms));
-        self.report.unhandled = others.unwrap_or_default();
         self.report.services_down = down.unwrap_or_default();
+        let seen = if backlog.events == 0 {
+            Some(Waiting::default())
+        } else if idle {
+            seen
+        } else {
+            let look = async |look: Conn<'_>| waiting(&look, &kinds, is_empty).await;
+            self.look(look).await
+        };
+        if let Some((expiring, ready, others)) = seen {
+            self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
+            self.report.oldest_ready_ms = Some(ready.map_or(0, |(_, ms)| ms));
+            self.report.unhandled = others.unwrap_or_default();
+        }
     }
+}
+
+/// Events whose deadline is near, the oldest one that is ready, and live ones that this program does not
+/// handle.
+type Waiting = (
+    Vec<ExpiringKind>,
+    Option<(i64, u64)>,
+    Option<BTreeMap<String, u64>>,
+);
+
+/// Looks for those of other kinds only behind an empty queue: at the end of a spent budget the caller's
+/// deadline comes first.
+async fn waiting(look: &Conn<'_>, kinds: &[&str], is_empty: bool) -> Result<Waiting, Error> {
+    let (expiring, ready) = (queue::expiring(look), queue::oldest_ready(look, kinds));
+    let others = OptionFuture::from(is_empty.then(|| queue::others(look, kinds)));
+    try_join3(expiring, ready, others.map(Option::transpose)).await
 }
