@@ -9,10 +9,7 @@ use tidegate_core::trace;
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
-pub use self::writer::{
-    FlushAtExit, LogWriter, PATIENCE, flush, log_writer, note_request, write_line, write_metrics,
-    write_object,
-};
+pub use self::writer::*;
 
 /// The target of the spans for collectors of traces ([`tidegate_core::trace`]), which are no part of the log.
 /// Their level is debug.

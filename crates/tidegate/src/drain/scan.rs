@@ -23,7 +23,8 @@ pub(super) const ARRIVAL: Duration = Duration::from_secs(1);
 /// An event that becomes ready behind the scan waits about this long at most.
 const RESCAN: Duration = Duration::from_secs(1);
 
-/// The pauses between looks at an empty queue. They double from the first to the last.
+/// The pauses between looks at an empty queue. They double from the first to the last, but not before the
+/// next event is overdue, by the pace at which events have come.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// The most blocked groups remembered within a walk. So a lease sends no more than a megabyte or two of them.
@@ -64,6 +65,9 @@ pub(super) struct Scan {
     due: Instant,
     pause: Duration,
     poll_at: Instant,
+    /// When events were last found, and the average time from one find to the next, up to the longest pause.
+    found_at: Instant,
+    between: Duration,
     last_arrival: Instant,
 }
 
@@ -117,6 +121,8 @@ impl Scan {
             due: now + RESCAN,
             pause: PAUSE.0,
             poll_at: now,
+            found_at: now,
+            between: Duration::ZERO,
             last_arrival: now,
         }
     }
@@ -233,12 +239,16 @@ impl Scan {
     }
 
     fn pause_after(&mut self, found: bool, reached_end: bool, now: Instant) {
+        let since = now - self.found_at;
         if found {
-            self.pause = PAUSE.0;
-            self.poll_at = now;
+            self.between = (self.between * 3 + since.min(PAUSE.1)) / 4;
+            self.pause = (self.between / 2).clamp(PAUSE.0, PAUSE.1 / 4);
+            (self.found_at, self.poll_at) = (now, now);
         } else if reached_end && self.called_back.is_none() {
             self.poll_at = now + self.pause;
-            self.pause = (self.pause * 2).min(PAUSE.1);
+            if since >= self.between * 2 {
+                self.pause = (self.pause * 2).min(PAUSE.1);
+            }
         }
     }
 
@@ -321,6 +331,37 @@ mod tests {
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
         scan.hurry();
         assert!(scan.poll_at() <= Instant::now());
+    }
+
+    /// Lets an event become ready so often, for a minute. Returns the longest wait of 95 per cent of the events,
+    /// and the looks, in a second.
+    async fn lingers(every: Duration) -> (Duration, usize) {
+        let mut scan = Scan::new(8, 1000, WhenEmpty::Lingers);
+        let began = Instant::now();
+        let (mut ready, mut waits, mut looks) = (began + every, Vec::new(), 0);
+        while began.elapsed() < Duration::from_mins(1) {
+            tokio::time::sleep_until(scan.poll_at()).await;
+            looks += 1;
+            let step = scan.next(1000, true);
+            let mut found = LeasedBatch::default();
+            if ready <= Instant::now() {
+                found = leased(1, looks);
+                waits.push(ready.elapsed());
+                ready += every;
+            }
+            scan.arrived(step, None, &mut found, 0, u32::MAX);
+        }
+        waits.sort_unstable();
+        (waits[waits.len() * 95 / 100], looks as usize / 60)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_follow_the_pace_at_which_events_come() {
+        for (every, wait, looks) in [(20, 12, 160), (200, 52, 26), (10_000, 205, 7)] {
+            let (waited, looked) = lingers(Duration::from_millis(every)).await;
+            assert!(waited <= Duration::from_millis(wait), "{every}: {waited:?}");
+            assert!(looked <= looks, "{every}: {looked} looks");
+        }
     }
 
     #[tokio::test(start_paused = true)]
