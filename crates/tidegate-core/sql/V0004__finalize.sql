@@ -271,39 +271,45 @@ BEGIN
     IF lease.ids IS NULL THEN
         RETURN;
     END IF;
-    lease.ids := lease.ids - @tidegate.cuts_of(finalize_leased.token);
+    IF EXISTS (SELECT FROM @tidegate.lease_cut AS c WHERE c.token = finalize_leased.token) THEN
+        lease.ids := lease.ids - @tidegate.cuts_of(finalize_leased.token);
+    END IF;
     IF NOT waits THEN
         busy_ids := @tidegate.busy_ends(finalize_leased.ids, lease.ids, follow_ups);
     END IF;
-    WITH outcome AS MATERIALIZED (
-        SELECT o.* FROM unnest(finalize_leased.ids, statuses, rans, error_lists, results, progresses)
-               AS o(id, status, ran, errors, result, progress)
-         WHERE o.id <> ALL (busy_ids)
-    ), gone AS (
+    -- What became of an event is looked up by its place in the lists. A join with their rows compared each
+    -- with each, because Postgres expects few.
+    WITH gone AS (
         DELETE FROM @tidegate.event_queue AS q
          WHERE q.id = ANY (finalize_leased.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
-        RETURNING q.*
+        RETURNING q AS event, array_position(finalize_leased.ids, q.id) AS n
     ), logged AS (
         INSERT INTO @tidegate.event_log
         SELECT r.*
           FROM gone AS g
-          JOIN outcome AS o ON o.id = g.id
-          LEFT JOIN @tidegate.event_kind AS k ON k.kind = g.kind
+          LEFT JOIN @tidegate.event_kind AS k ON k.kind = (g.event).kind
          CROSS JOIN LATERAL @tidegate.log_row(
-               g::@tidegate.event_queue, o.status, g.attempts + o.ran::int, @tidegate.append_errors(g.errors, o.errors::jsonb, instant),
-               o.result::jsonb, @tidegate.merge_progress(g.progress, o.progress::jsonb), lease.taken_at, instant,
-               instant + CASE WHEN o.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
+               g.event, statuses[g.n], (g.event).attempts + rans[g.n]::int,
+               -- Postgres plans these functions again in each call, so it calls them only where they add.
+               CASE WHEN error_lists[g.n] IS NULL THEN (g.event).errors
+                    ELSE @tidegate.append_errors((g.event).errors, error_lists[g.n]::jsonb, instant) END,
+               results[g.n]::jsonb,
+               CASE WHEN progresses[g.n] IS NULL THEN (g.event).progress
+                    ELSE @tidegate.merge_progress((g.event).progress, progresses[g.n]::jsonb) END, lease.taken_at, instant,
+               instant + CASE WHEN statuses[g.n] = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
                               ELSE coalesce(k.retention_failed, '90 days') END, finalize_leased.token) AS r
         RETURNING id, kind, status, attempts, created_at, errors->-1->>'code' AS code
     ), put AS (
         SELECT @tidegate.publish_follow_ups(follow_ups, instant, p.ids, p.correlation_ids, p.traceparents) AS published
-          FROM (SELECT array_agg(g.id) AS ids, array_agg(g.correlation_id) AS correlation_ids, array_agg(g.traceparent) AS traceparents
+          FROM (SELECT array_agg((g.event).id) AS ids, array_agg((g.event).correlation_id) AS correlation_ids,
+                       array_agg((g.event).traceparent) AS traceparents
                   FROM gone AS g WHERE cardinality(follow_ups.parent_ids) > 0 HAVING count(*) > 0) AS p)
-    SELECT array_agg(logged.id) AS ended, (SELECT p.published FROM put AS p) AS published,
-           array_agg(logged.kind) AS kinds, array_agg(logged.attempts) AS attempts, array_agg(logged.created_at) AS created_ats,
-           array_agg(CASE WHEN logged.status = 'COMPLETED' AND NOT o.ran THEN 'PUT_OFF' ELSE logged.status END) AS statuses,
-           array_agg(logged.code) AS codes
-      INTO put FROM logged JOIN outcome AS o USING (id);
+    SELECT array_agg(l.id) AS ended, (SELECT p.published FROM put AS p) AS published,
+           array_agg(l.kind) AS kinds, array_agg(l.attempts) AS attempts, array_agg(l.created_at) AS created_ats,
+           array_agg(CASE WHEN l.status = 'COMPLETED' AND NOT rans[array_position(finalize_leased.ids, l.id)] THEN 'PUT_OFF'
+                          ELSE l.status END) AS statuses,
+           array_agg(l.code) AS codes
+      INTO put FROM logged AS l;
     ended_ids := coalesce(put.ended, '{}');
     PERFORM @tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant, put.codes, put.ended);
     published := coalesce(put.published, 0);

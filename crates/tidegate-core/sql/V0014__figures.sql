@@ -58,8 +58,9 @@ CREATE FUNCTION @tidegate.latency_bounds() RETURNS double precision[]
 -- The codes of ended events as the figures have them: of a kind at most 50 in an hour, or about as many if
 -- several sessions end events at once, because a handler can make up any number of codes.
 CREATE FUNCTION @tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[]
-    LANGUAGE sql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
-    WITH ended AS MATERIALIZED (
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+    RETURN (WITH ended AS MATERIALIZED (
         SELECT coalesce(k.kind, '(unregistered)') AS kind, u.code, u.n
           FROM unnest(kinds, codes) WITH ORDINALITY AS u(kind, code, n) LEFT JOIN @tidegate.event_kind AS k ON k.kind = u.kind
     ), ranked AS (
@@ -71,8 +72,8 @@ CREATE FUNCTION @tidegate.counted_codes(kinds text[], codes text[]) RETURNS text
                    AND m.minute >= date_trunc('hour', statement_timestamp(), 'UTC')) AS r
          GROUP BY r.kind, r.code
     )
-    SELECT array_agg(CASE WHEN r.rank > 50 THEN '(other)' ELSE e.code END ORDER BY e.n) FROM ended AS e LEFT JOIN ranked AS r USING (kind, code)
-$$;
+    SELECT array_agg(CASE WHEN r.rank > 50 THEN '(other)' ELSE e.code END ORDER BY e.n) FROM ended AS e LEFT JOIN ranked AS r USING (kind, code));
+END $$;
 
 -- Adds sums of ended events to the figures of this minute, one element for each kind, status, bucket and
 -- code. Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events
@@ -140,7 +141,7 @@ DECLARE
     bounds CONSTANT double precision[] := @tidegate.latency_bounds();
 BEGIN
     PERFORM @tidegate.add_figures(array_agg(g.kind), array_agg(g.status), array_agg(g.bucket), array_agg(g.events), array_agg(g.attempts),
-                                 array_agg(g.latency), array_agg(g.code), array_agg(g.last_id))
+                                 array_agg(g.latency), CASE WHEN count(g.code) > 0 THEN array_agg(g.code) END, array_agg(g.last_id))
        FROM (SELECT e.kind, e.status, e.code, width_bucket(tstzrange_subdiff(e.created_at, instant), bounds) AS bucket, count(*) AS events,
                     sum(e.attempts) AS attempts,
                     sum(tstzrange_subdiff(instant, e.created_at)) FILTER (WHERE isfinite(e.created_at)) AS latency,
