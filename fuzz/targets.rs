@@ -212,7 +212,7 @@ fn invocation(input: &[u8]) {
     };
     let only_drain = |name: &str| (name == "TIDEGATE_ACTIONS").then(|| "drain".to_owned());
     let decode = |lookup: Lookup<'_>, payload| {
-        Actions::from_setting(lookup, Vec::new(), true).and_then(|actions| actions.request(payload))
+        Actions::from_setting(lookup, &[], true).and_then(|actions| actions.request(payload))
     };
     let allowed = decode(&only_drain, payload.clone());
     assert!(matches!(
@@ -354,7 +354,7 @@ fn settings(input: &[u8]) {
     let errors = [
         DrainOptions::from_settings(&lookup).err(),
         logs::log_filter(&lookup, LevelFilter::INFO).err(),
-        Actions::from_setting(&lookup, Vec::new(), true).err(),
+        Actions::from_setting(&lookup, &[], true).err(),
         App::from_settings(&lookup).err(),
         lines()
             .any(|(name, _)| name == "DATABASE_SECRET_ID")

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Number;
 use tidegate_core::connect::Database;
-use tidegate_core::error::{Error, Result};
+use tidegate_core::error::Result;
 use tidegate_core::queue::documents;
 use tidegate_core::statements;
 use tokio::sync::Mutex;
@@ -192,16 +192,15 @@ pub fn down(format: Format) -> String {
 }
 
 async fn read(database: &Database) -> Result<Vec<Sample>> {
-    let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.
     let client = database.connect().await?;
-    client.begin_look(SETTINGS).await.map_err(&failed)?;
+    client.begin_look(SETTINGS).await?;
     let mut samples: Vec<Sample> = documents(&client, &ENDED, &[]).await?;
     samples.extend(documents(&client, &STATE, &[&MOST_LOOKED_AT]).await?);
     samples.extend(documents(&client, &SERVICES, &[]).await?);
     samples.extend(documents(&client, &EVENTS, &[&MOST_EVENTS]).await?);
-    client.batch_execute("COMMIT").await.map_err(&failed)?;
+    client.end_look().await?;
     Ok(samples)
 }
 

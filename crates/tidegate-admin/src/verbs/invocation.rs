@@ -48,10 +48,10 @@ impl Actions {
     /// [`Error::Config`] if it names no action, or an unknown one.
     pub fn from_setting(
         lookup: Lookup<'_>,
-        further: Vec<&'static str>,
+        further: &[&'static str],
         receives: bool,
     ) -> Result<Self> {
-        let mut known = [ACTIONS, &further].concat();
+        let mut known = [ACTIONS, further].concat();
         known.extend(receives.then_some(RECEIVE));
         let Some(text) = lookup("TIDEGATE_ACTIONS") else {
             return Ok(Self(known));
@@ -266,7 +266,7 @@ mod tests {
     use tidegate::drain::DrainOptions;
 
     fn decode(payload: Value) -> Result<Request, Error> {
-        Actions::from_setting(&|_| None, vec!["greet"], false)?.request(payload)
+        Actions::from_setting(&|_| None, &["greet"], false)?.request(payload)
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
     fn only_actions_that_are_listed_are_allowed_and_a_list_of_others_is_refused() {
         let setting = |text: &'static str| {
             let lookup = move |name: &str| (name == "TIDEGATE_ACTIONS").then(|| text.to_owned());
-            Actions::from_setting(&lookup, vec!["greet"], true)
+            Actions::from_setting(&lookup, &["greet"], true)
         };
         let allowed = setting("drain, stats, greet").unwrap();
         let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});

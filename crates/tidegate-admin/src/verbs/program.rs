@@ -287,7 +287,7 @@ impl Program {
                 .transpose()?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
-            actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
+            actions: Actions::from_setting(lookup, &further, self.intake.is_some())?,
             handlers,
             program: Arc::new(self),
         })

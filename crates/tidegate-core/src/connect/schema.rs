@@ -205,11 +205,21 @@ impl Client {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn begin_look(&self, settings: &str) -> Result<(), Failure> {
+    pub async fn begin_look(&self, settings: &str) -> Result<(), Error> {
         let begin = format!(
             "{BEGIN} READ ONLY; SET LOCAL jit = off; SET LOCAL IntervalStyle = postgres; {settings}"
         );
-        self.batch_execute(&begin).await
+        let sent = self.batch_execute(&begin);
+        sent.await.map_err(Error::at("begin"))
+    }
+
+    /// Ends what [`Client::begin_look`] began. It may be sent before that is answered.
+    ///
+    /// # Errors
+    /// When the database fails or does not answer.
+    pub async fn end_look(&self) -> Result<(), Error> {
+        let sent = self.batch_execute("COMMIT");
+        sent.await.map_err(Error::at("commit"))
     }
 }
 

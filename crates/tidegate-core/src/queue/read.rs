@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::{FutureExt, OptionFuture, try_join3};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::Row;
@@ -136,6 +137,34 @@ pub async fn registered(client: &impl Queryable) -> Result<Vec<String>> {
 /// When the database fails or does not answer.
 pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>> {
     documents(client, &EXPIRING, &[]).await
+}
+
+/// What waits in the queue.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting {
+    /// Events whose deadline is near.
+    pub expiring: u64,
+    /// For how long the oldest one has been ready; 0 if none is.
+    pub oldest_ready_ms: u64,
+    /// Live events of other kinds, by kind.
+    pub others: BTreeMap<String, u64>,
+}
+
+/// Looks at what waits, in one round trip. `kinds` are those of the drain that looks. It looks for those of
+/// other kinds only with `beside`.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn waiting(client: &impl Queryable, kinds: &[&str], beside: bool) -> Result<Waiting> {
+    let (expiring, ready) = (expiring(client), oldest_ready(client, kinds));
+    let others = OptionFuture::from(beside.then(|| others(client, kinds)));
+    let others = others.map(Option::transpose);
+    let (expiring, ready, others) = try_join3(expiring, ready, others).await?;
+    Ok(Waiting {
+        expiring: expiring.iter().map(|kind| kind.events).sum(),
+        oldest_ready_ms: ready.map_or(0, |(_, ms)| ms),
+        others: others.unwrap_or_default(),
+    })
 }
 
 /// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the payload.

@@ -1,13 +1,11 @@
 //! Owns what a run looks at in the queue when it ends, and how long it may look.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, OptionFuture, try_join3, try_join5};
 use tidegate_core::connect::Conn;
 use tidegate_core::error::Error;
 use tidegate_core::queue::{self, Queryable};
-use tidegate_core::status::ExpiringKind;
 
 use super::{Drain, StopReason};
 use crate::dispatch::Dispatch;
@@ -28,20 +26,11 @@ impl<D: Dispatch> Drain<D> {
         let asked = Error::within("look", limit, async {
             let client = session.client().await?;
             let settings = format!("SET LOCAL statement_timeout = {}", limit.as_millis().max(1));
-            let begin = async {
-                client
-                    .begin_look(&settings)
-                    .await
-                    .map_err(Error::at("begin"))
-            };
             // One transaction, and not one for each statement; all of it in one round trip.
             let within = client.conn().within_transaction();
-            let commit = async {
-                let commit = client.batch_execute("COMMIT").await;
-                commit.map_err(Error::at("commit"))
-            };
-            let ((), answer, ()) = try_join3(begin, ask(within), commit).await?;
-            Ok(answer)
+            let begin = client.begin_look(&settings);
+            let looked = try_join3(begin, ask(within), client.end_look()).await;
+            looked.map(|((), answer, ())| answer)
         });
         match asked.await {
             Ok(answer) => Some(answer),
@@ -70,7 +59,7 @@ impl<D: Dispatch> Drain<D> {
             let left = queue::left_to_do(&look, &kinds, most);
             let down = OptionFuture::from(has_shut.then(|| queue::services_down(&look)));
             let down = down.map(Option::transpose);
-            let seen = OptionFuture::from(idle.then(|| waiting(&look, &kinds, is_empty)));
+            let seen = OptionFuture::from(idle.then(|| queue::waiting(&look, &kinds, is_empty)));
             let seen = seen.map(Option::transpose);
             let backlog = queue::backlog(&look);
             try_join5(backlog, left, queue::wal_position(&look), down, seen).await
@@ -82,34 +71,17 @@ impl<D: Dispatch> Drain<D> {
         self.report.oldest_age_ms = Some(backlog.oldest_age_ms);
         self.note_left(left, wal);
         self.report.services_down = down.unwrap_or_default();
-        let seen = if backlog.events == 0 {
-            Some(Waiting::default())
-        } else if idle {
-            seen
-        } else {
-            let look = async |look: Conn<'_>| waiting(&look, &kinds, is_empty).await;
-            self.look(look).await
+        let seen = match seen {
+            None if backlog.events > 0 => {
+                let look = async |look: Conn<'_>| queue::waiting(&look, &kinds, is_empty).await;
+                self.look(look).await
+            }
+            seen => Some(seen.unwrap_or_default()),
         };
-        if let Some((expiring, ready, others)) = seen {
-            self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
-            self.report.oldest_ready_ms = Some(ready.map_or(0, |(_, ms)| ms));
-            self.report.unhandled = others.unwrap_or_default();
+        if let Some(seen) = seen {
+            self.report.expiring = seen.expiring;
+            self.report.oldest_ready_ms = Some(seen.oldest_ready_ms);
+            self.report.unhandled = seen.others;
         }
     }
-}
-
-/// Events whose deadline is near, the oldest one that is ready, and live ones that this program does not
-/// handle.
-type Waiting = (
-    Vec<ExpiringKind>,
-    Option<(i64, u64)>,
-    Option<BTreeMap<String, u64>>,
-);
-
-/// Looks for those of other kinds only behind an empty queue: at the end of a spent budget the caller's
-/// deadline comes first.
-async fn waiting(look: &Conn<'_>, kinds: &[&str], is_empty: bool) -> Result<Waiting, Error> {
-    let (expiring, ready) = (queue::expiring(look), queue::oldest_ready(look, kinds));
-    let others = OptionFuture::from(is_empty.then(|| queue::others(look, kinds)));
-    try_join3(expiring, ready, others.map(Option::transpose)).await
 }

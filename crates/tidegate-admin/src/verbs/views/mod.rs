@@ -240,8 +240,7 @@ impl Runtime {
             format!("SET LOCAL statement_timeout = {millis}; ")
         });
         let settings = limit.unwrap_or_default() + settings;
-        let begun = client.begin_look(&settings).await;
-        begun.map_err(Error::at("begin"))?;
+        client.begin_look(&settings).await?;
         Ok(client)
     }
 
