@@ -335,7 +335,7 @@ mod tests {
 
     /// Lets an event become ready so often, for a minute. Returns the longest wait of 95 per cent of the events,
     /// and the looks, in a second.
-    async fn lingers(every: Duration) -> (Duration, usize) {
+    async fn lingers(every: Duration) -> (Duration, i64) {
         let mut scan = Scan::new(8, 1000, WhenEmpty::Lingers);
         let began = Instant::now();
         let (mut ready, mut waits, mut looks) = (began + every, Vec::new(), 0);
@@ -352,7 +352,7 @@ mod tests {
             scan.arrived(step, None, &mut found, 0, u32::MAX);
         }
         waits.sort_unstable();
-        (waits[waits.len() * 95 / 100], looks as usize / 60)
+        (waits[waits.len() * 95 / 100], looks / 60)
     }
 
     #[tokio::test(start_paused = true)]
