@@ -12,7 +12,7 @@ use crate::support::probe::number;
 use crate::support::seal;
 use crate::support::{self, TestDb, execute, rows, words};
 use futures_util::SinkExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::{Database, Event, Transaction};
