@@ -67,8 +67,8 @@ impl Metrics {
         document.line()
     }
 
-    /// Returns the line of one drain. `succeeded` is false if an infrastructure error ended the drain. Then the rest of the queue is
-    /// unknown, and no successful drain is counted (B9).
+    /// Returns the line of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
+    /// the rest of the queue is unknown, and no successful drain is counted (B9).
     pub fn render_drain(
         &self,
         report: &DrainReport,
