@@ -35,8 +35,8 @@ pub(super) fn within_limit(answer: Json) -> Result<Json> {
 /// The action for messages in the envelopes of AWS services. Only a program with an intake has it.
 const RECEIVE: &str = "receive";
 
-/// The actions that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,cleanup`, or `!drain` for all but
-/// that. For example, a function that a schedule starts need not be allowed to replay.
+/// The actions that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,cleanup`, or `!drain` for all
+/// but that. For example, a function that a schedule starts need not be allowed to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actions(Vec<&'static str>);
 

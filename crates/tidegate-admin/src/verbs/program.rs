@@ -450,8 +450,8 @@ impl Runtime {
         let (shown, figures) = oneshot::channel();
         hooks.figures = self.metrics.is_some().then_some(shown);
         let drained = self.handlers.drain(&self.database, options, hooks);
-        // If this drain dies, another one comes when a lease may have lapsed. While it works, that one sees its
-        // slot, and moves the tick on.
+        // If this drain dies, another one comes when a lease may have lapsed. While it works, that one sees
+        // its slot, and moves the tick on.
         let after = SystemTime::now() + options.lease_timeout;
         let (mut refused, mut drained) = join(self.tick_at(Some(after)), drained).await;
         // After a spent budget the caller's deadline is near, and the tick as well. A drain that this one has
@@ -582,8 +582,8 @@ impl Runtime {
         }
     }
 
-    /// Moves the next tick, and returns how many moves failed. A failure is only logged: then a drain comes at
-    /// the time that was set before.
+    /// Moves the next tick, and returns how many moves failed. A failure is only logged: then a drain comes
+    /// at the time that was set before.
     async fn tick_at(&self, at: Option<SystemTime>) -> u64 {
         let Some(tick) = &self.next_tick else {
             return 0;

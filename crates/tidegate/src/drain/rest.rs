@@ -42,8 +42,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Reports what is left when the run has released everything. A run without a slot has seen nothing, unless
-    /// it needed none. Then all looks are one.
+    /// Reports what is left when the run has released everything. A run without a slot has seen nothing,
+    /// unless it needed none. Then all looks are one.
     pub(super) async fn look_at_rest(&mut self) {
         let idle = self.slots.idle;
         if self.report.slot == 0 && !idle {

@@ -333,8 +333,8 @@ mod tests {
         assert!(scan.poll_at() <= Instant::now());
     }
 
-    /// Lets an event become ready so often, for a minute. Returns the longest wait of 95 per cent of the events,
-    /// and the looks, in a second.
+    /// Lets an event become ready so often, for a minute. Returns the longest wait of 95 per cent of the
+    /// events, and the looks in a second.
     async fn lingers(every: Duration) -> (Duration, i64) {
         let mut scan = Scan::new(8, 1000, WhenEmpty::Lingers);
         let began = Instant::now();

@@ -951,8 +951,8 @@ async fn an_event_whose_workers_went_away_ten_times_in_a_row_ends_failed() {
 async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spin() {
     let db = probe_database().await;
     let app = ProbeApp::succeeding();
-    // Pauses of 5 to 200 ms: some twelve leases in two seconds, and a spin has thousands. A drain that does not
-    // linger sees that there is nothing to do before it takes a slot.
+    // Pauses of 5 to 200 ms: some twelve leases in two seconds, and a spin has thousands. A drain that does
+    // not linger sees that there is nothing to do before it takes a slot.
     for (linger, looks) in [(Duration::ZERO, 0..=0), (Duration::from_secs(2), 3..=30)] {
         let proxy = Proxy::before(&db.url).await;
         let url = proxy.url(db.name());
