@@ -312,20 +312,19 @@ BEGIN
         clear_to := 0;
         most := 1;
     END IF;
-    IF EXISTS (SELECT FROM @tidegate.service AS s WHERE @tidegate.is_watched(s)) THEN
-        services := @tidegate.watched_services();
-        held_kinds := ARRAY(SELECT k FROM @tidegate.service AS s, unnest(s.kinds) AS k
-                             WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
-    END IF;
+    held_kinds := ARRAY(SELECT k FROM @tidegate.service AS s, unnest(s.kinds) AS k
+                         WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
     start := after;
     SELECT array_agg(k.kind) FILTER (WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed)),
            coalesce(bool_or(k.policy <> '{}'), false)
       INTO left_out, have_policies FROM @tidegate.event_kind AS k;
-    IF have_policies AND services IS NULL THEN
-        services := @tidegate.watched_services();
-    END IF;
 
     SELECT * INTO chosen FROM @tidegate.choose(start, most, bytes, passed_by, left_out, probe IS NOT NULL, age(as_of::xid), low, due_at);
+    -- After the choice: of an event that went back because of a service, the worker knows that the service
+    -- failed.
+    IF have_policies OR EXISTS (SELECT FROM @tidegate.service AS s WHERE @tidegate.is_watched(s)) THEN
+        services := @tidegate.watched_services();
+    END IF;
     scanned := chosen.scanned;
     after := chosen.last_id;
     IF chosen.ids IS NULL THEN

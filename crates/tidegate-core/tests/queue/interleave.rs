@@ -181,6 +181,22 @@ const STOP: &str = "
     SELECT pg_advisory_lock(1)";
 
 #[tokio::test]
+async fn a_lease_tells_of_the_failure_for_which_an_event_went_back_while_it_began() {
+    let (_db, [mut gatekeeper, leaser, other]) = probe_sessions().await;
+    let published = publish_acts(&other, 1).await;
+    let gate = gatekeeper.transaction().await.unwrap();
+    execute(&gate, "LOCK TABLE tidegate.event_kind").await;
+    let stopped = tokio::spawn(async move { queue::lease(&leaser, &lease_request()).await });
+    wait_for_a_lock(&other).await;
+    let failed = "SELECT tidegate.report_service('ship', gen_random_uuid(), false, 1, '503', NULL, '{}', false)";
+    execute(&gate, failed).await;
+    gate.commit().await.unwrap();
+    let batch = stopped.await.unwrap().unwrap();
+    assert_eq!(batch.events[0].lease.id, published[0]);
+    assert!(batch.watched.iter().any(|service| service.troubled));
+}
+
+#[tokio::test]
 async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_passes_none_that_stays()
 {
     for (name, change, leasable) in CHANGES {
