@@ -244,8 +244,8 @@ async fn drift_is_reported_part_by_part_and_mended_by_its_remedy() {
         "DROP INDEX tidegate.event_queue_due",
         "DROP INDEX tidegate.event_log_dead",
         "DROP TRIGGER audit_append_only ON tidegate.audit",
-        "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_delayed_update",
-        "ALTER TABLE tidegate.event_queue DROP CONSTRAINT attempts_is_0_to_a_million",
+        "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_change",
+        "ALTER TABLE tidegate.schedule DROP CONSTRAINT payload_is_at_most_64_kib",
         "ALTER TABLE tidegate.event_queue ADD CONSTRAINT \"Mine\" CHECK (id > 0)",
         "CREATE INDEX too_much ON tidegate.event_queue (last_error)",
     ] {
@@ -255,8 +255,8 @@ async fn drift_is_reported_part_by_part_and_mended_by_its_remedy() {
         "missing: index event_queue_due",
         "missing: index event_log_dead",
         "missing: trigger audit.audit_append_only",
-        "changed: trigger event_queue.event_queue_delayed_update",
-        "missing: constraint event_queue.attempts_is_0_to_a_million",
+        "changed: trigger event_queue.event_queue_change",
+        "missing: constraint schedule.payload_is_at_most_64_kib",
         "unexpected: constraint event_queue.Mine",
         "unexpected: index too_much",
     ];
@@ -280,7 +280,7 @@ async fn each_sort_of_manual_change_is_reported() {
         "ALTER TABLE tidegate.event_queue ALTER kind DROP NOT NULL => column event_queue.kind
          ALTER TABLE tidegate.audit ALTER reason TYPE varchar(9) => column audit.reason
          ALTER TABLE tidegate.event_kind ALTER retention_failed SET DEFAULT '1 day' => column event_kind.retention_failed
-         CREATE OR REPLACE FUNCTION tidegate.mark_delayed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END' => function mark_delayed()
+         CREATE OR REPLACE FUNCTION tidegate.check_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END' => function check_change()
          ALTER FUNCTION tidegate.publish_many IMMUTABLE => function publish_many(events jsonb)",
     ) {
         breaking(&client, sql).await;

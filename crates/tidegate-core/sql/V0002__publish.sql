@@ -7,9 +7,9 @@
 
 -- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a
 -- backslash that is not itself escaped. Nearly all texts have none, and the first condition finds that out.
-CREATE FUNCTION @tidegate.has_nul(payload json) RETURNS boolean
+CREATE FUNCTION @tidegate.has_nul(payload text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
+    RETURN position('\u0000' IN payload) > 0 AND payload ~ '(^|[^\\])(\\\\)*\\u0000';
 COMMENT ON FUNCTION @tidegate.has_nul IS 'Whether the JSON text payload contains a NUL character.';
 
 -- The settings that a migration stores are not IMMUTABLE: sessions would then go on with the value that each
@@ -25,23 +25,23 @@ COMMENT ON FUNCTION @tidegate.takes_plaintext IS
 -- for each event of a batch, it took twice as long as the insert itself. It needs no search_path, because its
 -- names were resolved when it was created.
 CREATE FUNCTION @tidegate.refusal(
-    kind text, payload json, group_key text, dedup_key text, correlation_id text,
+    kind text, payload text, group_key text, dedup_key text, correlation_id text,
     available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE
         WHEN kind IS NULL OR char_length(kind) NOT BETWEEN 1 AND 100
             THEN 'kind: must have 1 to 100 characters, got ' || coalesce(char_length(kind)::text, 'NULL')
-        WHEN octet_length(payload::text) > 1048576
-            THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload::text)
+        WHEN octet_length(payload) > 1048576
+            THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload)
         WHEN @tidegate.has_nul(payload)
             THEN 'payload: must have no \u0000'
         -- The exact form of a seal, as programs write it. What only begins like one may be plaintext.
         -- Comparing the beginning first halves the cost: 5 us for a short payload, 5 ms for one of a
         -- megabyte.
         WHEN NOT @tidegate.takes_plaintext()
-             AND NOT (starts_with(payload::text, '{"tidegate_sealed":{"v":1,"key":"')
-                      AND substr(payload::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$')
+             AND NOT (starts_with(payload, '{"tidegate_sealed":{"v":1,"key":"')
+                      AND substr(payload, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$')
             THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
             THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
@@ -60,7 +60,7 @@ CREATE FUNCTION @tidegate.refusal(
                  || left(traceparent, 60)
     END;
 COMMENT ON FUNCTION @tidegate.refusal IS
-    'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
+    'What is wrong with an event to publish; null if nothing is. kind, payload (as text), group_key, dedup_key, correlation_id, '
     'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
 -- A call that waits for another transaction goes on if that one rolls back. The maximum lengths of both names
@@ -113,33 +113,76 @@ $$;
 CREATE FUNCTION @tidegate.check_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    refused CONSTANT text := @tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
-                                              NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent);
+    refused text;
+BEGIN
+    IF NOT NEW.kind_known OR NEW.payload_bytes IS NULL THEN
+        NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
+        refused := coalesce(@tidegate.refusal(NEW.kind, NEW.payload::text, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
+                                             NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent),
+                            @tidegate.state_refusal(NEW.payload_bytes, NEW.attempts, NEW.lapses, NEW.waits_since, NEW.errors));
+        IF refused IS NOT NULL THEN
+            PERFORM @tidegate.refuse(refused);
+        END IF;
+        IF NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('@tidegate.registered_kind', true) THEN
+            PERFORM @tidegate.require_kind(NEW.kind);
+            PERFORM set_config('@tidegate.registered_kind', NEW.kind, true);
+        END IF;
+    END IF;
+    NEW.delayed := NEW.available_at > clock_timestamp();
+    NEW.stray := NEW.stray OR NEW.delayed;
+    RETURN NEW;
+END $$;
+
+-- One trigger, because Postgres reads and plans the condition again for each statement. With refusal() in it,
+-- a publish took three times as long.
+CREATE TRIGGER event_queue_check
+    BEFORE INSERT ON @tidegate.event_queue
+    FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.payload_bytes IS NULL OR NEW.available_at > clock_timestamp())
+    EXECUTE FUNCTION @tidegate.check_insert();
+
+-- What is wrong with the columns that only the queue itself writes; null if nothing is. No sum of the numbers
+-- leaves its type.
+CREATE FUNCTION @tidegate.state_refusal(payload_bytes integer, attempts integer, lapses integer, waits_since timestamptz, errors jsonb)
+    RETURNS text
+    LANGUAGE sql STABLE
+    RETURN CASE
+        WHEN payload_bytes > 1048576 THEN 'payload_bytes: must be at most 1048576, got ' || payload_bytes
+        WHEN attempts NOT BETWEEN 0 AND 1000000 THEN 'attempts: must be 0 to 1000000, got ' || attempts
+        WHEN lapses NOT BETWEEN 0 AND 1000000 THEN 'lapses: must be 0 to 1000000, got ' || lapses
+        WHEN NOT isfinite(waits_since) THEN 'waits_since: must be a finite time, got ' || waits_since
+        WHEN jsonb_typeof(errors) <> 'array' THEN 'errors: must be a JSON array, got ' || jsonb_typeof(errors)
+    END;
+
+-- Refuses a change with the messages of publish(), and keeps delayed in step with available_at. It does not
+-- read the payload, which would double the cost of a retry of a large one: replace_waiting() has checked it.
+CREATE FUNCTION @tidegate.check_change() RETURNS trigger
+    LANGUAGE plpgsql AS $$
+DECLARE
+    refused CONSTANT text := coalesce(@tidegate.refusal(NEW.kind, NULL, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
+                                                       NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent),
+                                      @tidegate.state_refusal(NEW.payload_bytes, NEW.attempts, NEW.lapses, NEW.waits_since, NEW.errors));
 BEGIN
     IF refused IS NOT NULL THEN
         PERFORM @tidegate.refuse(refused);
     END IF;
-    IF NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('@tidegate.registered_kind', true) THEN
-        PERFORM @tidegate.require_kind(NEW.kind);
-        PERFORM set_config('@tidegate.registered_kind', NEW.kind, true);
+    IF NEW.available_at <> OLD.available_at THEN
+        NEW.delayed := NEW.available_at > clock_timestamp();
     END IF;
-    NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
+    NEW.stray := NEW.stray OR NEW.delayed;
     RETURN NEW;
 END $$;
 
--- The condition is read and planned again for each statement. With refusal() in it, a publish took three
--- times as long.
-CREATE TRIGGER event_queue_check
-    BEFORE INSERT ON @tidegate.event_queue
-    FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.payload_bytes IS NULL)
-    EXECUTE FUNCTION @tidegate.check_insert();
+CREATE TRIGGER event_queue_change
+    BEFORE UPDATE OF kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed, stray,
+                     available_at, expires_at, errors, waits_since, traceparent
+    ON @tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION @tidegate.check_change();
 
 -- A jsonb value as the text that is stored. Numbers are printed in full: a small value may become a large
 -- text, even one that no database field can hold.
-CREATE FUNCTION @tidegate.printed(payload jsonb) RETURNS json
+CREATE FUNCTION @tidegate.printed(payload jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
-    RETURN payload::text::json;
+    RETURN payload::text;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
@@ -159,7 +202,7 @@ END $$;
 -- Refuses a batch with the message of its first invalid event. It is called if an invalid event was found,
 -- and returns only if there is none.
 CREATE FUNCTION @tidegate.refuse_batch(
-    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS text
     LANGUAGE plpgsql STABLE AS $$
@@ -183,7 +226,7 @@ END $$;
 --
 -- The function does not lock a leased event, because the event's end would wait for this transaction.
 CREATE FUNCTION @tidegate.replace_waiting(
-    kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
+    kind text, payload text, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS boolean
     LANGUAGE plpgsql AS $$
@@ -205,7 +248,7 @@ BEGIN
         PERFORM FROM @tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
         -- A separate statement, so that it sees a concurrent lease.
         UPDATE @tidegate.event_queue AS q
-           SET payload = replace_waiting.payload, payload_bytes = coalesce(octet_length(replace_waiting.payload::text), 0),
+           SET payload = replace_waiting.payload::json, payload_bytes = coalesce(octet_length(replace_waiting.payload), 0),
                correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
@@ -229,10 +272,10 @@ END $$;
 -- A new event is PENDING without attempts. For a duplicate, it returns the current state of the first event,
 -- and `replaced` if `on_duplicate` is replace and the event could be replaced.
 CREATE FUNCTION @tidegate.publish_one(
-    kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
-    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
-) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
-    LANGUAGE plpgsql SECURITY DEFINER AS $$
+    kind text, payload text, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
+    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep',
+    OUT id bigint, OUT created boolean, OUT status text, OUT attempts integer, OUT replaced boolean
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     refused text;
@@ -267,7 +310,7 @@ BEGIN
         INSERT INTO @tidegate.event_queue AS q
                (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
                 traceparent, kind_known)
-        VALUES (publish_one.kind, publish_one.payload, coalesce(octet_length(publish_one.payload::text), 0), publish_one.group_key, publish_one.dedup_key,
+        VALUES (publish_one.kind, publish_one.payload::json, coalesce(octet_length(publish_one.payload), 0), publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
                 publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
@@ -276,7 +319,6 @@ BEGIN
             publish_one.created := true;
             publish_one.status := 'PENDING';
             publish_one.attempts := 0;
-            RETURN NEXT;
             RETURN;
         END IF;
         IF publish_one.on_duplicate = 'replace' THEN
@@ -292,14 +334,13 @@ BEGIN
          WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
         IF FOUND THEN
             publish_one.created := false;
-            RETURN NEXT;
             RETURN;
         END IF;
         -- The first event ended between the two statements, so this one is new after all.
     END LOOP;
 END $$;
 COMMENT ON FUNCTION @tidegate.publish_one IS
-    'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, '
+    'Publishes one event for publish() and the Rust library. kind, payload (JSON as text, stored unchanged), group_key, '
     'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 
 -- The first event of a group holds up the whole group.
@@ -385,7 +426,7 @@ END $$;
 -- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by
 -- id. Refuses the whole batch if an event is invalid or a deduplication key is taken.
 CREATE FUNCTION @tidegate.insert_batch(
-    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
 ) RETURNS bigint[]
@@ -405,7 +446,7 @@ BEGIN
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
-               r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
+               r.payload::json, coalesce(octet_length(r.payload), 0), r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
                coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -420,23 +461,23 @@ END $$;
 -- Publishes a batch whose events may have parents. For the batches of publish_batch and the follow-ups of a
 -- finished event. A login that may only publish cannot set a parent. Each array has one element per event.
 -- All arrays except the first may be shorter, and are filled with nulls. The answer has the order of the
--- arguments.
+-- arguments. It is arrays, because a thousand rows took a tenth of the time. A negative id is that of a live
+-- event with the same key. Without those, `statuses` and `attempts` are null: all are PENDING and had none.
 CREATE FUNCTION @tidegate.publish_children(
-    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
-    traceparents text[]
-) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER AS $$
+    traceparents text[], OUT ids bigint[], OUT statuses text[], OUT attempts integer[]
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     usual_attempts integer;
     own_attempts jsonb;
     new_ids bigint[];
     inserted_ids bigint[];
     answer record;
 BEGIN
-    IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
+    -- Nearly all batches are of one kind.
+    IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(array_remove(kinds, kinds[1]) || kinds[1:1]) AS kind) AS named
                  LEFT JOIN @tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM @tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
@@ -448,18 +489,15 @@ BEGIN
     END IF;
     PERFORM @tidegate.lock_groups(group_keys);
 
-    IF NOT deduplicates THEN
-        RETURN QUERY
-        SELECT n.id, true, 'PENDING', 0
-          FROM unnest(@tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                            expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
+    IF coalesce(array_remove(dedup_keys, NULL), '{}') = '{}' THEN
+        ids := @tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                     expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN;
     END IF;
     -- One subtransaction for the whole batch, and only for a batch with keys.
     BEGIN
-        new_ids := @tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                         expires_ats, max_attempts_each, parent_ids, traceparents);
-        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
+        ids := @tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                     expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- An invalid event may follow the duplicate.
@@ -480,7 +518,7 @@ BEGIN
                        (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
                         max_attempts, parent_id, traceparent, kind_known)
                 OVERRIDING SYSTEM VALUE
-                SELECT r.id, r.kind, r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
+                SELECT r.id, r.kind, r.payload::json, coalesce(octet_length(r.payload), 0), r.group_key, r.dedup_key, r.correlation_id,
                        coalesce(r.available_at, clock_timestamp()), r.expires_at,
                        coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
                   FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -512,10 +550,9 @@ BEGIN
         RAISE EXCEPTION 'dedup_key: events with these keys end faster than others are published'
             USING ERRCODE = 'serialization_failure';
     END IF;
-    -- A negative id means "not created".
-    RETURN QUERY
-    SELECT abs(u.id), u.id > 0, u.status, u.attempts
-      FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
+    ids := answer.ids;
+    statuses := answer.statuses;
+    attempts := answer.attempts;
 END $$;
 
 -- The follow-ups of a batch of ends, one array a column. All arrays except the first two may be shorter.
@@ -536,7 +573,7 @@ DECLARE
     put record;
 BEGIN
     SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
-           array_agg(f.payload::json ORDER BY f.position) AS payloads,
+           array_agg(f.payload ORDER BY f.position) AS payloads,
            array_agg(f.group_key ORDER BY f.position) AS group_keys,
            array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
            array_agg(coalesce(f.correlation_id, p.correlation_id) ORDER BY f.position) AS correlation_ids,
@@ -552,21 +589,20 @@ BEGIN
            AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, expires_in,
                 traceparent, position)
       JOIN unnest(ended, ended_correlation_ids, ended_traceparents) AS p(id, correlation_id, traceparent) ON p.id = f.parent_id;
-    RETURN (SELECT count(*) FILTER (WHERE p.created)
+    RETURN (SELECT count(*) FILTER (WHERE i > 0)
               FROM @tidegate.publish_children(put.kinds, put.payloads, put.group_keys, put.dedup_keys, put.correlation_ids, put.available_ats,
-                                             put.expires_ats, put.max_attempts, put.parent_ids, put.traceparents) AS p
+                                             put.expires_ats, put.max_attempts, put.parent_ids, put.traceparents) AS p, unnest(p.ids) AS i
              WHERE put.kinds IS NOT NULL);
 END $$;
 
--- The answer has the order of the arguments.
+-- Like publish_children(), for events without parents.
 CREATE FUNCTION @tidegate.publish_batch(
-    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
-    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
-) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER AS $$
+    kinds text[], payloads text[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[],
+    OUT ids bigint[], OUT statuses text[], OUT attempts integer[]
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    RETURN QUERY
-    SELECT p.id, p.created, p.status, p.attempts
+    SELECT p.ids, p.statuses, p.attempts INTO ids, statuses, attempts
       FROM @tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
@@ -574,42 +610,38 @@ COMMENT ON FUNCTION @tidegate.publish_batch IS
     'Publishes a batch for publish_many() and the Rust library, with one array per field and one element per event. All '
     'arrays except the first may be shorter; missing elements are null. kinds, payloads, group_keys, dedup_keys, '
     'correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of '
-    'publish().';
+    'publish(). Returns one row: ids, negative for a duplicate, and statuses and attempts, null if there is no duplicate.';
 
 -- When an event of publish_many() with a delay may start. The delay is a number of seconds or the text of an
--- interval. JSON null means no delay.
-CREATE FUNCTION @tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
+-- interval.
+CREATE FUNCTION @tidegate.available_at_of(given jsonb, planned timestamptz, group_key text, "position" bigint) RETURNS timestamptz
     LANGUAGE plpgsql AS $$
 DECLARE
-    given CONSTANT text := event->>'delay';
-    planned CONSTANT timestamptz := (event->>'available_at')::timestamptz;
+    is_number CONSTANT boolean := jsonb_typeof(given) = 'number';
     delay interval;
     refused text;
 BEGIN
-    IF given IS NULL THEN
-        RETURN planned;
-    END IF;
-    IF jsonb_typeof(event->'delay') = 'string' THEN
+    IF jsonb_typeof(given) = 'string' THEN
         BEGIN
-            delay := given::interval;
+            delay := (given #>> '{}')::interval;
         EXCEPTION WHEN data_exception THEN
             NULL;
         END;
-    ELSIF jsonb_typeof(event->'delay') = 'number' AND given::numeric BETWEEN 0 AND 3153600000 THEN
+    ELSIF is_number AND given::numeric BETWEEN 0 AND 3153600000 THEN
         delay := make_interval(secs => given::double precision);
     END IF;
-    refused := CASE WHEN jsonb_typeof(event->'delay') = 'number' AND delay IS NULL
-                    THEN 'delay: must be 0 to 3153600000 seconds (36500 days), got ' || left(given, 60)
+    refused := CASE WHEN is_number AND delay IS NULL
+                    THEN 'delay: must be 0 to 3153600000 seconds (36500 days), got ' || left(given::text, 60)
                     WHEN delay IS NULL
-                    THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left((event->'delay')::text, 60)
-                    ELSE @tidegate.delay_refusal(delay, planned, event->>'group_key') END;
+                    THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left(given::text, 60)
+                    ELSE @tidegate.delay_refusal(delay, planned, group_key) END;
     PERFORM @tidegate.refuse(format('event %s: ', "position") || refused);
     RETURN clock_timestamp() + delay;
 END $$;
 
 -- The events of a JSON array, as one array a field. `field` is the name of the argument in errors.
 CREATE FUNCTION @tidegate.events_of(
-    events jsonb, field text, OUT kinds text[], OUT payloads json[], OUT group_keys text[], OUT dedup_keys text[],
+    events jsonb, field text, OUT kinds text[], OUT payloads text[], OUT group_keys text[], OUT dedup_keys text[],
     OUT correlation_ids text[], OUT available_ats timestamptz[], OUT expires_ats timestamptz[], OUT max_attempts_each integer[],
     OUT traceparents text[]
 ) LANGUAGE plpgsql AS $$
@@ -620,27 +652,25 @@ BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
         PERFORM @tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
     END IF;
-    PERFORM @tidegate.refuse(CASE
-        WHEN jsonb_typeof(e.event) <> 'object' THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
-        WHEN e.event - allowed <> '{}'
-            THEN format('event %s: %I is no field of an event, which must be one of %s', e.position,
-                        (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)), array_to_string(allowed, ', ')) END)
-       FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position) ORDER BY e.position;
-    SELECT array_agg(e.event->>'kind'),
+    PERFORM @tidegate.refuse(r.refused)
+       FROM (SELECT CASE
+                WHEN jsonb_typeof(e.event) <> 'object' THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
+                WHEN e.event - allowed <> '{}'
+                    THEN format('event %s: %I is no field of an event, which must be one of %s', e.position,
+                                (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)), array_to_string(allowed, ', ')) END
+               FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)) AS r(refused)
+      WHERE r.refused IS NOT NULL;
+    SELECT array_agg(e.kind),
            -- A JSON null means the same as a missing payload.
-           array_agg(nullif(e.event->'payload', 'null')::text::json),
-           array_agg(e.event->>'group_key'),
-           array_agg(e.event->>'dedup_key'),
-           array_agg(e.event->>'correlation_id'),
-           array_agg(CASE WHEN e.event ? 'delay' THEN @tidegate.available_at_of(e.event, e.position)
-                          ELSE (e.event->>'available_at')::timestamptz END),
-           array_agg((e.event->>'expires_at')::timestamptz),
-           array_agg((e.event->>'max_attempts')::integer),
-           array_agg(e.event->>'traceparent')
+           array_agg(e.payload::text), array_agg(e.group_key), array_agg(e.dedup_key), array_agg(e.correlation_id),
+           array_agg(CASE WHEN e.delay IS NULL THEN e.available_at
+                          ELSE @tidegate.available_at_of(e.delay, e.available_at, e.group_key, e.ordinality) END),
+           array_agg(e.expires_at), array_agg(e.max_attempts), array_agg(e.traceparent)
       INTO kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each, traceparents
-      -- One sort for all arrays, instead of one per array.
-      FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
-             ORDER BY e.position) AS e;
+      -- In the order of the array, and in half the time of a look for each field.
+      FROM ROWS FROM (jsonb_to_recordset(events) AS (
+               kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
+               delay jsonb, expires_at timestamptz, max_attempts integer, traceparent text)) WITH ORDINALITY AS e;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
@@ -648,10 +678,11 @@ END $$;
 
 CREATE FUNCTION @tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE sql SECURITY DEFINER AS $$
-    SELECT p.id, p.created, p.status, p.attempts
+    SELECT abs(u.id), u.id > 0, coalesce(u.status, 'PENDING'), coalesce(u.attempts, 0)
       FROM @tidegate.events_of(publish_many.events, 'events') AS a,
            @tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p,
+           unnest(p.ids, p.statuses, p.attempts) AS u(id, status, attempts)
 $$;
 COMMENT ON FUNCTION @tidegate.publish_many IS
     'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
@@ -663,4 +694,5 @@ COMMENT ON FUNCTION @tidegate.publish_many IS
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION @tidegate.publish, @tidegate.publish_one, @tidegate.publish_many, @tidegate.publish_batch,
     @tidegate.takes_plaintext, @tidegate.refusal, @tidegate.has_nul TO @tidegate_publish, @tidegate_drain;
-GRANT EXECUTE ON FUNCTION @tidegate.publish_children, @tidegate.publish_follow_ups, @tidegate.max_group_delay, @tidegate.receive TO @tidegate_drain;
+GRANT EXECUTE ON FUNCTION @tidegate.publish_children, @tidegate.publish_follow_ups, @tidegate.max_group_delay, @tidegate.receive,
+    @tidegate.state_refusal TO @tidegate_drain;

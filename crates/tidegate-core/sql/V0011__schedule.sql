@@ -78,7 +78,7 @@ BEGIN
             THEN 'start_within: must be 1 second to 366 days, got ' || start_within
         WHEN octet_length(payload::text) > 65536
             THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(payload::text)
-        ELSE @tidegate.refusal(kind, payload, group_key, NULL, NULL, NULL, NULL, NULL, NULL) END);
+        ELSE @tidegate.refusal(kind, payload::text, group_key, NULL, NULL, NULL, NULL, NULL, NULL) END);
     PERFORM @tidegate.require_kind(kind);
     INSERT INTO @tidegate.schedule AS s (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
     VALUES (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
@@ -163,7 +163,7 @@ BEGIN
     SELECT s.* INTO asked FROM @tidegate.schedule AS s WHERE s.name = run_schedule.name;
     PERFORM @tidegate.refuse(format('name: must be the name of a schedule, got %s', name)) WHERE NOT FOUND;
     SELECT p.id INTO event
-      FROM @tidegate.publish_one(asked.kind, asked.payload, asked.group_key, @tidegate.slot_name(asked.name, slot),
+      FROM @tidegate.publish_one(asked.kind, asked.payload::text, asked.group_key, @tidegate.slot_name(asked.name, slot),
                                 @tidegate.slot_name(asked.name, slot), NULL, slot + asked.start_within, NULL, NULL) AS p;
     PERFORM @tidegate.record_action('run_schedule', actor, jsonb_build_object('name', asked.name), ARRAY[event], reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
@@ -210,7 +210,7 @@ BEGIN
             END IF;
             SELECT count(*) AS published, max(p.id) AS last_id, max(u.slot) AS last_slot INTO fired
               FROM unnest(f.slots) WITH ORDINALITY AS u(slot, position)
-             CROSS JOIN LATERAL @tidegate.publish_one(s.kind, s.payload, s.group_key, @tidegate.slot_name(s.name, u.slot),
+             CROSS JOIN LATERAL @tidegate.publish_one(s.kind, s.payload::text, s.group_key, @tidegate.slot_name(s.name, u.slot),
                                                      @tidegate.slot_name(s.name, u.slot), NULL, u.slot + s.start_within,
                                                      NULL, NULL) AS p;
             UPDATE @tidegate.schedule AS t

@@ -113,10 +113,8 @@ impl Receiver for Bus {
             "EventBusName": self.arn, "Source": self.source, "DetailType": sent.kind, "Detail": detail,
             "Time": sent.published / 1_000_000, "Resources": [resource],
         });
-        Ok(Item {
-            text: entry.to_string(),
-            id,
-        })
+        let text = entry.to_string();
+        Ok(Item { id, text })
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {

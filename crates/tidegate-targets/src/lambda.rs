@@ -101,12 +101,6 @@ impl Function {
         })
     }
 
-    async fn invoke(&self, items: Vec<Item>) -> Answers {
-        let (ids, body) = packed(items, "{\"Records\":[", "]}");
-        let answer = self.ask("RequestResponse", body).await?;
-        self.read(&answer, &ids)
-    }
-
     fn service(&self) -> Result<AwsService<'_>, HandlerError> {
         let place = Arn::of(&self.at.lambda);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
@@ -217,14 +211,17 @@ impl Receiver for Function {
 
     fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {
         let id = sent.message_id();
-        Ok(Item {
-            text: self.record(sent, &id).to_string(),
-            id,
-        })
+        let text = self.record(sent, &id).to_string();
+        Ok(Item { id, text })
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
-        async move { self.invoke(items).await }.boxed()
+        async move {
+            let (ids, body) = packed(items, "{\"Records\":[", "]}");
+            let answer = self.ask("RequestResponse", body).await?;
+            self.read(&answer, &ids)
+        }
+        .boxed()
     }
 
     fn examine(&self, expected: Expected) -> BoxFuture<'_, Result<(), HandlerError>> {

@@ -146,10 +146,8 @@ impl Receiver for Queue {
             entry["MessageGroupId"] = json!(group_id(sent.group.unwrap_or(&id)));
             entry["MessageDeduplicationId"] = json!(id);
         }
-        Ok(Item {
-            text: entry.to_string(),
-            id,
-        })
+        let text = entry.to_string();
+        Ok(Item { id, text })
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {

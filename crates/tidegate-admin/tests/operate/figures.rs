@@ -13,7 +13,6 @@ use tidegate::{Database, Done, DrainOptions, HandlerError};
 use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate_core::lease::Lease;
 use tidegate_core::queue::{self, Completion};
-use tokio_postgres::error::SqlState;
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -388,6 +387,7 @@ async fn what_no_reader_could_count_with_is_written_nowhere() {
             .batch_execute(&format!("UPDATE tidegate.{absurd}"))
             .await
             .unwrap_err();
-        assert_eq!(refused.code(), Some(&SqlState::CHECK_VIOLATION), "{absurd}");
+        let code = refused.code().unwrap().code();
+        assert!(matches!(code, "23514" | "22023"), "{absurd}: {refused}");
     }
 }

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use super::statement::statements;
@@ -38,16 +39,17 @@ statements! {
         TEXT, TEXT, TEXT, TEXT, TEXT,
         FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
     ] = "\
-SELECT p.id, p.created, p.status, p.attempts, p.replaced
-  FROM @tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+SELECT ARRAY[CASE WHEN p.created THEN p.id ELSE -p.id END] AS ids, ARRAY[p.status] AS statuses,
+       ARRAY[p.attempts] AS attempts, p.replaced
+  FROM @tidegate.publish_one($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
                         coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
 
     PUBLISH: "publish" [
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
         FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
     ] = "\
-SELECT p.id, p.created, p.status, p.attempts, false AS replaced
-  FROM @tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
+SELECT p.ids, p.statuses, p.attempts, false AS replaced
+  FROM @tidegate.publish_batch($1, $2, $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
@@ -132,27 +134,31 @@ pub struct Published {
     pub replaced: bool,
 }
 
-impl Published {
-    /// Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the lease of
-    /// a drain that had disappeared.
-    fn of(row: &Row) -> Result<Self> {
-        let read = || -> Result<Self, tokio_postgres::Error> {
-            let attempts: i32 = row.try_get("attempts")?;
-            Ok(Self {
-                id: row.try_get("id")?,
-                created: row.try_get("created")?,
-                status: match row.try_get("status")? {
-                    "PROCESSING" => "PROCESSING",
-                    _ => "PENDING",
-                },
-                attempts: u32::try_from(attempts).unwrap_or_default(),
-                replaced: row.try_get("replaced")?,
-            })
-        };
-        read().map_err(|error| {
-            Error::Unreadable(format!("publish: the answer to another statement: {error}"))
-        })
-    }
+/// Reads the answer: arrays, of which the last two are null if no event is a duplicate. The id of a duplicate
+/// is negative. Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the
+/// lease of a drain that had disappeared.
+fn answered(rows: &[Row]) -> Result<Vec<Published>> {
+    let read = |row: &Row| -> Result<Vec<Published>, tokio_postgres::Error> {
+        let (ids, replaced): (Vec<i64>, bool) = (row.try_get("ids")?, row.try_get("replaced")?);
+        let statuses: Option<Vec<&str>> = row.try_get("statuses")?;
+        let attempts: Option<Vec<i32>> = row.try_get("attempts")?;
+        let (statuses, attempts) = (statuses.unwrap_or_default(), attempts.unwrap_or_default());
+        let published = ids.iter().enumerate().map(|(at, id)| Published {
+            id: id.abs(),
+            created: *id > 0,
+            status: match statuses.get(at) {
+                Some(&"PROCESSING") => "PROCESSING",
+                _ => "PENDING",
+            },
+            attempts: attempts.get(at).map_or(0, |had| had.unsigned_abs()),
+            replaced,
+        });
+        Ok(published.collect())
+    };
+    let published = rows.first().map(read).transpose();
+    published.map(Option::unwrap_or_default).map_err(|error| {
+        Error::Unreadable(format!("publish: the answer to another statement: {error}"))
+    })
 }
 
 /// Publishes one event on the given client or transaction: a value of the program's enum, or a [`NewEvent`]
@@ -167,12 +173,9 @@ impl Published {
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn publish(client: &impl Queryable, event: &impl Publishable) -> Result<Published> {
-    publish_one(client, &*event.as_new()?).await
-}
-
-async fn publish_one(client: &impl Queryable, event: &NewEvent) -> Result<Published> {
+    let event = event.as_new()?;
     sealing::ready().await?;
-    let event = sealing::sealed(event)?;
+    let event = sealing::sealed(&event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
     let recorded = Publishing::begin(event.traceparent.as_deref());
@@ -197,9 +200,8 @@ async fn publish_one(client: &impl Queryable, event: &NewEvent) -> Result<Publis
     )
     .await
     .map_err(refused)?;
-    let row = rows.first();
-    let row = row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?;
-    let published = Published::of(row)?;
+    let published = answered(&rows)?.pop();
+    let published = published.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?;
     if let Some(recorded) = recorded {
         recorded.done(&event.kind, None, Some(published.id));
     }
@@ -252,7 +254,7 @@ pub async fn publish_batch(
         let kind = if alike { first } else { "tidegate" };
         recorded.done(kind, Some(events.len()), None);
     }
-    rows.iter().map(Published::of).collect()
+    answered(&rows)
 }
 
 /// Records a message from outside, in the transaction that does what it requests. Returns false if it was
@@ -270,15 +272,14 @@ fn position() -> Option<String> {
     trace::current().map(|position| position.to_string())
 }
 
-/// Whether an earlier event of the group comes first.
-fn is_out_of_order(source: &tokio_postgres::Error) -> bool {
-    source.code().is_some_and(|state| state.code() == "TG004")
-}
-
 /// Turns the database's refusal of an argument into an error of the caller, with the database's message.
 pub fn refused(error: Error) -> Error {
+    // An earlier event of the group comes first.
+    let is_early = |code: &SqlState| code.code() == "TG004";
     match &error {
-        Error::Database { source, .. } if error.is_bad_data() || is_out_of_order(source) => {
+        Error::Database { source, .. }
+            if error.is_bad_data() || source.code().is_some_and(is_early) =>
+        {
             let message = source
                 .as_db_error()
                 .map_or_else(|| source.to_string(), |db| db.message().to_owned());

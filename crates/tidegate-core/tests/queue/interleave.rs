@@ -711,9 +711,9 @@ async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_
     assert_eq!(held.id, first.unwrap().id);
     gatekeeper.batch_execute(STOP_BATCH).await.unwrap();
     let stopped = tokio::spawn(async move {
-        let publish = "SELECT id, created FROM tidegate.publish_children(
+        let publish = "SELECT abs(id), id > 0 FROM tidegate.publish_children(
                            array_fill('act'::text, ARRAY[4]), '{}', array_fill('g'::text, ARRAY[4]), ARRAY[NULL, 'd', NULL, 'e'],
-                           '{}', '{}', '{}', '{}', array_fill($1::bigint, ARRAY[4]), '{}')";
+                           '{}', '{}', '{}', '{}', array_fill($1::bigint, ARRAY[4]), '{}'), unnest(ids) AS id";
         let rows = publisher.query(publish, &[&77_i64]).await.unwrap();
         let told = rows.iter().map(|row| (row.get(0), row.get(1)));
         told.collect::<Vec<(i64, bool)>>()
