@@ -1,18 +1,17 @@
 //! Looking at the queue from the command line: figures, once or again and again, one event,
-//! lists, blocked groups. And that none of it reads a large queue or log from end to end.
+//! lists, blocked groups.
 
 use std::process::Stdio;
 
 use crate::support::cli::{Cli, Ran};
-use crate::support::probe::{number, service};
-use crate::support::{self, TestDb, binary, contains, execute, has, lease_away, statement};
+use crate::support::probe::service;
+use crate::support::{self, TestDb, binary, contains, execute, has, lease_away};
 use serde_json::{Map, Value, json};
 use tidegate::Hooks;
 use tidegate::connect::Client;
 use tidegate_admin::Request;
-use tidegate_core::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 /// Runs the program on a database.
 pub async fn run(db: &TestDb, arguments: &[&str]) -> Ran {
@@ -457,7 +456,7 @@ async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_with
     slip.failed(
         2,
         &[
-            "kind: \"form_archive\" is not registered, and there are no events of it",
+            "kind: \"form_archive\" is not registered, and no event that was searched is of it",
             "case_opened, ",
             "form_archived",
         ],
@@ -708,89 +707,6 @@ async fn leases_are_listed_with_who_holds_how_much_since_when() {
     let told = run(&db, &["leases", "--limit", "1"]).await.stdout;
     assert!(told.contains(&worker(&listed[0])), "{told}");
     assert!(!told.contains(&worker(&listed[1])), "{told}");
-}
-
-// plans
-
-/// A queue and a log large enough that reading them from end to end is the planner's last choice.
-const FILL: &str = "
-INSERT INTO tidegate.event_queue (kind, correlation_id, group_key, created_at)
-SELECT 'form_archived', 'c' || n / 5, CASE WHEN n % 50 = 0 THEN 'g' || n % 1000 END, clock_timestamp() - interval '1 h'
-  FROM generate_series(1, 50000) AS n;
-INSERT INTO tidegate.event_log (id, kind, correlation_id, status, attempts, max_attempts, errors, created_at, finished_at, expires_at, parent_id)
-SELECT 1000000 + n, 'form_archived', 'd' || n / 5, CASE WHEN n % 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1, 5, '[]', t, t,
-       t + interval '30 days', CASE WHEN n % 3 = 0 THEN 1000000 + n - 1 END
-  FROM (SELECT n, clock_timestamp() - make_interval(secs => (200000 - n) * 10) AS t FROM generate_series(1, 200000) AS n) AS f;
-VACUUM ANALYZE tidegate.event_queue, tidegate.event_log";
-
-async fn plan(client: &Client, statement: &Statement, values: &[&(dyn ToSql + Sync)]) -> String {
-    let explain = format!("EXPLAIN {}", support::usual(statement.text));
-    let types = statement.params.iter().cloned();
-    let params: Vec<(&(dyn ToSql + Sync), Type)> = values.iter().copied().zip(types).collect();
-    let rows = client.query_typed(&explain, &params).await.unwrap();
-    rows.iter()
-        .map(|row| row.get::<_, String>(0) + "\n")
-        .collect()
-}
-
-#[tokio::test]
-async fn d3_looking_reads_no_large_table_from_end_to_end() {
-    let (_db, client) = support::opened().await;
-    for statement in FILL.split(";\n") {
-        client.batch_execute(statement).await.unwrap();
-    }
-    assert!(number(&client, "SELECT count(*) FROM tidegate.event_log").await == 200_000);
-    let ids: [&(dyn ToSql + Sync); 1] = [&1_000_006_i64];
-    for plan in [
-        plan(&client, statement("overview"), &[]).await,
-        plan(&client, statement("show"), &ids).await,
-        list_plan(&client, None, None, None, None).await,
-        list_plan(&client, None, Some("d7"), None, None).await,
-        list_plan(&client, Some("FAILED"), None, Some(1_100_000), None).await,
-        list_plan(&client, None, None, None, Some(600.0)).await,
-    ] {
-        for table in ["event_queue", "event_log_default"] {
-            let scan = format!("Seq Scan on {table}");
-            assert!(!plan.contains(&scan), "{plan}");
-        }
-    }
-    let about = list_plan(&client, None, Some("d7"), None, None).await;
-    assert!(about.contains("correlation_id = 'd7'"), "{about}");
-    // The figures by kind count the whole queue, but of the log only the last hour. (Of a small day's
-    // partition, reading all of it is the best plan; nearly all rows are in the default one here.)
-    let stats = plan(&client, statement("stats"), &[]).await;
-    assert!(!stats.contains("Seq Scan on event_log_default"), "{stats}");
-}
-
-/// The plan of a list of this status, object, before this id, since so many seconds ago.
-async fn list_plan(
-    client: &Client,
-    status: Option<&str>,
-    about: Option<&str>,
-    before: Option<i64>,
-    ago: Option<f64>,
-) -> String {
-    let (text, time) = (None::<&str>, None::<std::time::SystemTime>);
-    let values: [&(dyn ToSql + Sync); 17] = [
-        &status,
-        &text,
-        &50_i64,
-        &text,
-        &about,
-        &before,
-        &time,
-        &ago,
-        &time,
-        &None::<f64>,
-        &None::<i64>,
-        &false,
-        &time,
-        &None::<f64>,
-        &time,
-        &None::<f64>,
-        &text,
-    ];
-    plan(client, statement("list"), &values).await
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use super::views::limit;
-use super::{TimeArg, length, parse_time_arg};
+use super::{TimeArg, length, one_of, parse_time_arg};
 
 /// List dead letters by cause: the events that failed or were rejected, by kind, status and code.
 ///
@@ -117,18 +117,7 @@ impl Verb for FailuresRequest {
     async fn run(&self, runtime: &Runtime) -> Result<FailuresReport> {
         let since = self.since.or(Some(TimeArg::Ago(Duration::from_hours(24))));
         let (since, ago) = TimeArg::parts(since);
-        let status = self.status.as_deref().map(str::to_uppercase);
-        if status
-            .as_deref()
-            .is_some_and(|status| !DEAD.contains(&status))
-        {
-            let must = format!(
-                "status: must be {}, got {:?}",
-                DEAD.join(" or "),
-                self.status
-            );
-            return Err(Error::Invalid(must));
-        }
+        let status = one_of(self.status.as_ref(), &DEAD)?;
         let values: &[&(dyn ToSql + Sync)] =
             &[&since, &ago, &self.kind, &status, &limit(self.limit)?];
         report(&runtime.looking().await?, &FAILURES, values).await

@@ -376,6 +376,18 @@ fn given(flags: &[bool]) -> usize {
     flags.iter().filter(|given| **given).count()
 }
 
+/// The status in upper case, as the database has it.
+fn one_of(status: Option<&String>, known: &[&'static str]) -> Result<Option<&'static str>> {
+    let Some(given) = status else {
+        return Ok(None);
+    };
+    let found = known.iter().find(|one| one.eq_ignore_ascii_case(given));
+    found.copied().map(Some).ok_or_else(|| {
+        let list = known.join(", ");
+        Error::Invalid(format!("status: must be one of {list}, got {given:?}"))
+    })
+}
+
 fn event_id(text: &str) -> Result<i64, String> {
     let id = text.parse();
     id.map_err(|_| "must be the id of an event, a whole number".to_owned())

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_admin::ListRequest;
 
 use super::{Column, Text, cell, instant, short, table};
@@ -30,6 +30,13 @@ impl Text for ListRequest {
         let mut text = table(&report.events, columns);
         if report.events.iter().any(is_foreign) {
             text.push_str("\n* this program does not handle this kind");
+        }
+        if let Some(searched) = &report.searched {
+            let (events, back_to) = (searched.events, instant(&json!(searched.back_to)));
+            let _ = write!(
+                text,
+                "\nsearched {events} live and {events} finished events at most, back to {back_to}"
+            );
         }
         if let Some(next) = report.next.map(next_page) {
             // Writing to a string does not fail.

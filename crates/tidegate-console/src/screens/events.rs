@@ -4,7 +4,7 @@
 use axum::response::{IntoResponse, Redirect};
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate_admin::{ListRequest, Request, SearchReport, Searched};
+use tidegate_admin::{ListReport, ListRequest, Request, Searched};
 
 use crate::actions::{Action, Intent};
 use crate::context::PageContext;
@@ -71,7 +71,7 @@ pub(super) async fn show(ctx: PageContext, Params(wanted): Params) -> Answered {
     let body = html! {
         @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
         @else { (picks(&ctx, &report.events, &of_filter(&ctx, &wanted, &report.events, report.next.is_none() && !is_later))) }
-        @if let Some(searched) = &report.searched { (reach(searched, is_later)) }
+        @if let Some(searched) = &report.searched { (reach(searched)) }
         (pages(ctx.base(), &wanted, &report))
     };
     let said = format!("{} events are listed.", number(report.events.len() as u64));
@@ -230,19 +230,17 @@ fn filtered(base: &Base, wanted: &Form, without: &str) -> Link {
 }
 
 /// Says how far the page has searched.
-fn reach(searched: &Searched, is_further: bool) -> Markup {
+fn reach(searched: &Searched) -> Markup {
     html! {
         p.note {
-            "Searched "
-            @if is_further { "the next " } @else { "the newest " }
-            (number(searched.events.into())) " live and " (number(searched.events.into())) " finished events at most"
+            "Searched " (number(searched.events.into())) " live and " (number(searched.events.into())) " finished events at most"
             @if let Some(back_to) = &searched.back_to { ", back to " (time_of(Some(back_to))) }
             ". Older events have not been searched yet."
         }
     }
 }
 
-fn pages(base: &Base, wanted: &Form, report: &SearchReport) -> Markup {
+fn pages(base: &Base, wanted: &Form, report: &ListReport) -> Markup {
     let first = filtered(base, wanted, "");
     html! {
         nav.pages aria-label="Pages" {
