@@ -393,7 +393,11 @@ END $$;
 -- Ends live events that no drain would pass to a handler any more: their deadline has passed, their attempts
 -- are used up, or they have waited for a service for too long, and they are in no live lease. They move to
 -- the log with the same codes as in a drain. The function first breaks the leases of dead workers, which may
--- use up an attempt. It walks the primary key in pages of `page` rows. `last_id` is null at the end.
+-- use up an attempt. A step ends at most `page` of each; `last_id` is null at the end.
+--
+-- Deadlines have an index. Exhausted events have none, because it would be written for every event: they are
+-- sought among the 100,000 lowest ids. A drain ends those that it meets, wherever they are. A walk through
+-- all of a million events took a hundred steps, and a second, to find nothing.
 CREATE FUNCTION @tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT given_up bigint[], OUT last_id bigint
@@ -402,23 +406,31 @@ CREATE FUNCTION @tidegate.sweep_events(
 DECLARE
     moment constant timestamptz := least(sweep_events.now, clock_timestamp());
     cutoff constant timestamptz := moment - older_than;
+    -- Of what a dry run finds, nothing leaves the queue.
+    most constant integer := CASE WHEN dry_run THEN 1000000 ELSE page END;
     held int8multirange;
     due bigint[];
     exhausted bigint[];
+    is_full boolean;
+    upto bigint;
 BEGIN
+    given_up := '{}';
     IF NOT dry_run THEN
         PERFORM @tidegate.sweep(NULL, '{}');
     END IF;
     SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM @tidegate.lease AS l
      WHERE NOT dry_run OR l.worker NOT IN (SELECT d FROM @tidegate.dead_workers() AS d);
-    SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
-      FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
-                         AND (q.expires_at <= moment OR q.attempts + (dry_run AND q.id <@ (
-                              SELECT h.started FROM @tidegate.held AS h))::int >= q.max_attempts) AS due
-              FROM @tidegate.event_queue AS q
-             WHERE q.id > after
-             ORDER BY q.id
-             LIMIT page) AS q;
+    due := ARRAY(SELECT q.id FROM @tidegate.event_queue AS q
+                  WHERE q.expires_at <= moment AND NOT (q.id <@ held) AND q.created_at <= cutoff
+                  ORDER BY q.expires_at LIMIT most);
+    exhausted := ARRAY(
+        SELECT q.id
+          FROM (SELECT e.id, e.attempts, e.max_attempts, e.created_at FROM @tidegate.event_queue AS e ORDER BY e.id LIMIT 100000) AS q
+         WHERE q.attempts + (dry_run AND q.id <@ (SELECT h.started FROM @tidegate.held AS h))::int >= q.max_attempts
+           AND NOT (q.id <@ held) AND q.created_at <= cutoff
+         LIMIT most);
+    is_full := page IN (cardinality(due), cardinality(exhausted));
+    due := due || exhausted;
     IF NOT dry_run THEN
         due := ARRAY(SELECT q.id FROM @tidegate.event_queue AS q
                       WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
@@ -438,7 +450,13 @@ BEGIN
                                           'its worker went away on the last attempt')).ended
                      || (@tidegate.end_locked(exhausted, 'attempts_exhausted', 'it has had as many attempts as it may have')).ended;
     END IF;
-    given_up := @tidegate.give_up(after, coalesce(last_id, 9223372036854775807), page, page, cutoff, dry_run, moment);
+    -- What could not be ended comes first again. If it is all that there is, the next run tries it.
+    last_id := CASE WHEN is_full AND NOT dry_run AND expired || abandoned <> '{}' THEN after END;
+    IF EXISTS (SELECT FROM @tidegate.outages(moment)) THEN
+        upto := (SELECT q.id FROM @tidegate.event_queue AS q WHERE q.id > after ORDER BY q.id OFFSET page - 1 LIMIT 1);
+        given_up := @tidegate.give_up(after, coalesce(upto, 9223372036854775807), page, page, cutoff, dry_run, moment);
+        last_id := coalesce(upto, last_id);
+    END IF;
     IF NOT dry_run THEN
         PERFORM @tidegate.record_action('cleanup', actor, jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
                                        expired || abandoned || given_up, NULL) WHERE expired || abandoned || given_up <> '{}';

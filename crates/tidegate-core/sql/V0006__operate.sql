@@ -210,7 +210,7 @@ BEGIN
            AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
-           AND (replay_candidates.code IS NULL OR l.errors->-1->>'code' = replay_candidates.code)
+           AND (replay_candidates.code IS NULL OR l.status <> 'COMPLETED' AND l.errors->-1->>'code' = replay_candidates.code)
     ), ended_replay AS (
         SELECT l.replay_of, max(l.id) AS id
           FROM @tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
@@ -240,12 +240,14 @@ BEGIN
                     WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
                END AS unfit
           FROM matched AS m
-          LEFT JOIN @tidegate.event_queue AS live ON live.replay_of = m.id
+          -- By their indexes, of which there is one row at most. A join would read the whole queue.
+          LEFT JOIN LATERAL (SELECT q.id FROM @tidegate.event_queue AS q WHERE q.replay_of = m.id LIMIT 1) AS live ON true
           LEFT JOIN ended_replay AS ended ON ended.replay_of = m.id
           LEFT JOIN matched AS original ON original.id = m.replay_of
           LEFT JOIN audited ON audited.id = m.id
           LEFT JOIN @tidegate.event_kind AS k ON k.kind = m.kind
-          LEFT JOIN @tidegate.event_queue AS twin ON twin.kind = m.kind AND twin.dedup_key = m.dedup_key
+          LEFT JOIN LATERAL (SELECT q.id FROM @tidegate.event_queue AS q
+                              WHERE q.kind = m.kind AND q.dedup_key = m.dedup_key LIMIT 1) AS twin ON true
     ), rivals AS (
         SELECT j.id, row_number() OVER (PARTITION BY j.kind, j.dedup_key ORDER BY j.id) AS position
           FROM judged AS j WHERE j.repeated IS NULL AND j.unfit IS NULL AND j.dedup_key IS NOT NULL
@@ -265,8 +267,8 @@ BEGIN
 END $$;
 
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A
--- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects events by
--- the code of their last error.
+-- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects dead
+-- letters by the code of their last error: they have an index, and what completed needs no replay.
 --
 -- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these
 -- events or nothing: what a person saw in a dry run is what happens, even if other events have ended since.
@@ -392,7 +394,7 @@ COMMENT ON FUNCTION @tidegate.replay IS
     'up to 200 characters. limit: the most events, 1 to 100000. dry_run: true reports what would be done and changes '
     'nothing. again: includes events that were replayed before. failed_handlers_only: skips handlers that had succeeded. '
     'expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only '
-    'events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
+    'dead letters whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
     'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
 -- A replay's report with the events that collided.

@@ -319,7 +319,7 @@ BEGIN
         -- an hour.
         SELECT 'warning', format('%s groups wait behind a first event older than 1h, such as group %s', count(*),
                                  to_json((array_agg(b.group_key ORDER BY b.head_id))[1])), 'tidegate blocked-groups'
-          FROM @tidegate.blocked_groups AS b
+          FROM @tidegate.blocked() AS b
          WHERE b.created_at <= statement_timestamp() - interval '1 hour' HAVING count(*) > 0;
     ELSIF wanted = 'schedules' THEN RETURN QUERY
         -- Late by as many wake-ups of a drain as fit into fifteen minutes.
@@ -376,7 +376,9 @@ BEGIN
          ORDER BY t.target;
     ELSIF wanted = 'paused kinds' THEN RETURN QUERY
         SELECT 'warning', format('%s (%s)', d.kind, d.events), 'tidegate resume ' || d.kind
-          FROM @tidegate.depths() AS d JOIN @tidegate.event_kind AS k USING (kind) WHERE k.paused ORDER BY d.kind;
+          FROM (SELECT q.kind, count(*) AS events FROM (SELECT e.kind FROM @tidegate.event_queue AS e ORDER BY e.id LIMIT 100000) AS q
+                 WHERE q.kind IN (SELECT k.kind FROM @tidegate.event_kind AS k WHERE k.paused) GROUP BY q.kind) AS d
+         ORDER BY d.kind;
     ELSIF wanted = 'services' THEN RETURN QUERY
         -- A service that is down for two hours needs an operator, and so does one that refuses our
         -- credentials.
@@ -387,7 +389,8 @@ BEGIN
                format('tidegate service %s --resume --reason recovered', s.service)
           FROM @tidegate.services AS s, @tidegate.time_in_words(clock_timestamp() - s.since) AS d(lasted),
                LATERAL (SELECT min(greatest(s.since, coalesce(q.waits_since, q.available_at)) - clock_timestamp() + @tidegate.patience(k.policy)) AS ends_in
-                          FROM @tidegate.event_queue AS q JOIN @tidegate.event_kind AS k USING (kind)
+                          FROM (SELECT e.kind, e.waits_since, e.available_at FROM @tidegate.event_queue AS e ORDER BY e.id LIMIT 10000) AS q
+                          JOIN @tidegate.event_kind AS k USING (kind)
                          WHERE s.state <> 'paused' AND q.kind = ANY (s.kinds) AND NOT k.paused) AS first
          WHERE s.state <> 'closed'
          ORDER BY s.since, s.service;

@@ -21,7 +21,7 @@ pub struct ReplayRequest {
     /// Only events that ended in this state: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long, value_parser = upper)]
     pub status: Option<String>,
-    /// Only events whose last error has this code.
+    /// Only dead letters whose last error has this code.
     #[arg(long)]
     pub code: Option<String>,
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours

@@ -14,7 +14,7 @@ use tidegate::Event;
 use tidegate::connect::Client;
 use tidegate_core::queue::{self, Statement};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, IsolationLevel, NoTls};
 
 const LARGE: i32 = 200_000;
@@ -190,6 +190,55 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
     assert_looked_at(&plan["Plan"], 1010, "depths");
     let plan = looked(&client, "blocked", 1000).await;
     assert_looked_at(&plan["Plan"], 3000, "blocked");
+    assert_calls_read_few_pages(&db.client().await).await;
+}
+
+/// Functions, whose plans only their pages tell of. The queue has some 7,000, and so have queue and log.
+async fn assert_calls_read_few_pages(client: &Client) {
+    let held_up =
+        "INSERT INTO tidegate.service (service, state, kinds) VALUES ('archive', 'open', '{act}');
+        UPDATE tidegate.event_kind SET paused = true WHERE kind <> 'act'";
+    client.batch_execute(held_up).await.unwrap();
+    for call in [
+        "tidegate.replay(ids => '{-5}', reason => 'x', dry_run => true)",
+        "tidegate.replay(code => 'none', since => now() - interval '9 days', reason => 'x', dry_run => true)",
+        "tidegate.cancel(correlation_id => 'c20', \"limit\" => 10, reason => 'x', dry_run => true)",
+    ] {
+        let pages = pages_of(client, call).await;
+        assert!(pages < FEW_PAGES, "{call}: {pages} pages");
+    }
+    // Of all events, these look at 100,000, and of those that a service holds up at 10,000 once more.
+    let all = pages_of(
+        client,
+        "(SELECT count(payload_bytes) FROM tidegate.event_queue)",
+    )
+    .await;
+    for call in [
+        "(SELECT count(*) FROM tidegate.services)",
+        "tidegate.doctor(NULL, 'paused kinds')",
+        "tidegate.doctor(NULL, 'services')",
+    ] {
+        let pages = pages_of(client, call).await;
+        assert!(pages < all * 3 / 4, "{call}: {pages} pages of {all}");
+    }
+    let (mut state, mut steps) = (Some(Value::Object(serde_json::Map::default())), 0);
+    while let Some(next) = state {
+        let values: [&(dyn ToSql + Sync); 1] = [&next];
+        let step = client.query_one("SELECT tidegate.cleanup_step($1)", &values);
+        let did: Value = step.await.unwrap().get(0);
+        state = Some(did["next"].clone()).filter(|next| !next.is_null());
+        steps += 1;
+    }
+    assert!(steps <= 10, "{steps}");
+}
+
+/// How many pages a call reads, when the session knows the catalog.
+async fn pages_of(client: &Client, call: &str) -> i64 {
+    let call = format!("SELECT {call}");
+    execute(client, &call).await;
+    let plan = measured(client, &call).await;
+    let count = |name: &str| plan["Plan"][name].as_i64().unwrap();
+    count("Shared Hit Blocks") + count("Shared Read Blocks")
 }
 
 /// The plan of a function's body, which looks at this many events.
