@@ -60,8 +60,8 @@ class Peer:
 
 
 def tidegate():
-    command = ["cargo", "bench", *local.cargo_flags(), "--bench", "peer", "--no-run"]
-    return _executable(command, "peer")
+    command = ["cargo", "build", "--profile", "bench", *local.cargo_flags(), "--package", "peer-tidegate", "--bin", "peer-tidegate"]
+    return _executable(command, "peer-tidegate")
 
 
 def crate(name):

@@ -2,7 +2,7 @@
 //! At a steady rate, `steady SECONDS RATE`, one drain follows another: each has the default budget and
 //! lingers.
 
-#[path = "../common/src/steady.rs"]
+#[path = "../../common/src/steady.rs"]
 mod steady;
 
 use std::ops::Range;
@@ -64,10 +64,7 @@ impl Dispatch for App {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|word| word != "--bench")
-        .collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
     let count = words.get(1).map_or(Ok(0), |word| word.parse())?;
     let database = Database::new(&std::env::var("DATABASE_URL")?, 8)?;
     let answer = match words.first().map(String::as_str) {
