@@ -104,11 +104,11 @@ async fn run(arguments: Arguments) -> Outcome<()> {
     }
     let elapsed = began.elapsed().as_secs();
     println!("{elapsed} s in all; a target that is MISSED does not fail the bench");
-    println!("written: bench-results/bench.json, bench-results/bench.svg");
+    println!("written: bench-results/bench.json, bench.csv and bench.svg");
     Ok(())
 }
 
-/// Writes the figures for programs, and the chart.
+/// Writes the figures for programs, each value of each round, and the chart.
 fn keep(head: &Value, found: &[(&str, Findings)]) -> Outcome<()> {
     let folder = project_file("bench-results");
     std::fs::create_dir_all(&folder)?;
@@ -119,6 +119,12 @@ fn keep(head: &Value, found: &[(&str, Findings)]) -> Outcome<()> {
     let document = json!({"head": head, "workloads": workloads});
     let json = serde_json::to_string_pretty(&document)?;
     std::fs::write(folder.join("bench.json"), json)?;
+    let lines = found
+        .iter()
+        .map(|(name, findings)| findings.lines(name))
+        .collect::<String>();
+    let csv = format!("workload,series,unit,round,value\n{lines}");
+    std::fs::write(folder.join("bench.csv"), csv)?;
     std::fs::write(folder.join("bench.svg"), chart::draw(found))?;
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Owns the definition of a measurement: the values of one variant over the rounds, its baseline, and its
-//! target. It measures nothing itself, except for this process's CPU time.
+//! target. It measures nothing itself, except for CPU time.
 //!
 //! Variants are compared round by round. All variants are measured one after the other in each round, because
 //! the speed of a shared machine changes from one minute to the next. Absolute figures tell more about the
 //! machine than about the program.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -122,6 +123,19 @@ impl Findings {
         })
     }
 
+    /// Returns each value as a line of CSV.
+    pub fn lines(&self, workload: &str) -> String {
+        let mut lines = String::new();
+        for series in &self.series {
+            let (name, unit) = (series.name.replace('"', "\"\""), series.unit);
+            for (round, value) in (1..).zip(&series.values) {
+                // Writing to a string cannot fail.
+                let _ = writeln!(lines, "{workload},\"{name}\",{unit},{round},{value}");
+            }
+        }
+        lines
+    }
+
     /// Returns the results as JSON, for programs.
     pub fn document(&self) -> Value {
         let series: Vec<Value> = self
@@ -177,11 +191,50 @@ pub fn rate(count: u32, time: Duration) -> f64 {
 /// Returns the CPU time that this process has used so far, in user and in system mode, with a resolution of
 /// 10 ms.
 pub fn cpu_time() -> Outcome<Duration> {
-    // The second field is the program's name in parentheses, which may contain any characters.
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit_once(')').ok_or("/proc/self/stat: no name")?.1;
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
-    // Linux shows ticks of 10 ms to programs on every architecture.
-    Ok(Duration::from_millis(ticks * 10))
+    Ok(Account::read("self")?.own)
+}
+
+/// Returns the same of all processes of a Postgres on this machine, one of which has this id.
+pub fn cpu_time_of_server(process: i32) -> Outcome<Duration> {
+    let postmaster = Account::read(&process.to_string())?.parent;
+    let mut all = Account::read(&postmaster)?;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        // One that has ended since is the postmaster's account.
+        if let Ok(account) = Account::read(&name.to_string_lossy())
+            && account.parent == postmaster
+        {
+            all.own += account.own;
+        }
+    }
+    Ok(all.own + all.ended)
+}
+
+/// What the kernel says of a process.
+struct Account {
+    parent: String,
+    own: Duration,
+    /// Of its children that have ended.
+    ended: Duration,
+}
+
+impl Account {
+    fn read(process: &str) -> Outcome<Self> {
+        let path = format!("/proc/{process}/stat");
+        // The second field is the program's name in parentheses, which may contain any characters.
+        let stat = std::fs::read_to_string(&path)?;
+        let fields = stat.rsplit_once(')').ok_or(path + ": no name")?.1;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let ticks = |from: usize| {
+            let two = fields.iter().skip(from).take(2);
+            let ticks: u64 = two.map(|field| field.parse().unwrap_or(0)).sum();
+            // Linux shows ticks of 10 ms to programs on every architecture.
+            Duration::from_millis(ticks * 10)
+        };
+        Ok(Self {
+            parent: fields.get(1).copied().unwrap_or_default().to_owned(),
+            own: ticks(11),
+            ended: ticks(13),
+        })
+    }
 }

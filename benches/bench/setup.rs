@@ -16,7 +16,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::bare;
 use crate::events::{App, TEXT_BYTES, Work};
-use crate::measure::{Outcome, cpu_time, percentile, rate};
+use crate::measure::{Outcome, cpu_time, cpu_time_of_server, percentile, rate};
 
 /// Number of rounds in which the variants of a workload are measured in turn.
 pub const ROUNDS: u32 = 5;
@@ -390,6 +390,14 @@ impl Queue {
             return Err(format!("{count} events should have completed: {report:?}").into());
         }
         Ok(drained)
+    }
+
+    /// Returns the CPU time of the server so far, and of this process; `None` for a server elsewhere.
+    pub async fn cpu_of_both(&self) -> Outcome<Option<Duration>> {
+        let row = self.client.query_one("SELECT pg_backend_pid()", &[]);
+        let server = cpu_time_of_server(row.await?.get(0)).ok();
+        let client = cpu_time()?;
+        Ok(server.map(|server| server + client))
     }
 
     /// Reads one number from the database.

@@ -4,14 +4,14 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::Event;
+use tidegate::{Event, publish_batch};
 use tidegate_core::queue::{self, LeaseRequest, Walk};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 use crate::bare::bare_move;
-use crate::events::Work;
+use crate::events::{Note, Work};
 use crate::explain::explain;
 use crate::measure::{Findings, Outcome, percentile};
 use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, connect, defaults};
@@ -39,6 +39,9 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
             &mut found,
         );
     }
+    for _ in bench.rounds(FEW_ROUNDS) {
+        whole_life(&queue, count, &mut found).await?;
+    }
     for what in [
         "WAL",
         "dead rows",
@@ -51,6 +54,29 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     found.note("per event, from leased to logged; the WAL contains the full page images that follow a checkpoint");
     bench.drop(queue).await?;
     Ok(found)
+}
+
+/// Publishes and drains without a checkpoint between: the pages of the queue are new, so none is written whole.
+async fn whole_life(queue: &Queue, count: u32, found: &mut Findings) -> Outcome<()> {
+    queue.clear().await?;
+    queue.settle().await?;
+    let empty = Cost::read(queue).await?.wal_bytes;
+    for start in (0..count).step_by(1000) {
+        let numbers = start..count.min(start + 1000);
+        let events: Vec<_> = numbers.map(|n| Work::Noop(Note::new(n.into()))).collect();
+        publish_batch(&queue.client, &events).await?;
+    }
+    let published = Cost::read(queue).await?.wal_bytes;
+    queue.drain(count, &defaults()).await?;
+    let drained = Cost::read(queue).await?.wal_bytes;
+    let mut add = |name, bytes| found.add(name, "bytes", bytes / f64::from(count));
+    add("whole life, WAL of publishing", published - empty);
+    add(
+        "whole life, WAL of draining, no page images",
+        drained - published,
+    );
+    add("whole life, WAL", drained - empty);
+    Ok(())
 }
 
 /// Current values of the server's counters.

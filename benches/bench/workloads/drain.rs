@@ -19,7 +19,12 @@ pub async fn plain(bench: &Bench) -> Outcome<Findings> {
     let mut found = Findings::default();
     for _ in bench.rounds(ROUNDS) {
         queue.prepare(count, Groups::None).await?;
+        let before = queue.cpu_of_both().await?;
         let drained = queue.drain(count, &defaults()).await?;
+        if let (Some(before), Some(after)) = (before, queue.cpu_of_both().await?) {
+            let both = rate(count, after.saturating_sub(before));
+            found.add("tidegate, CPU of both sides", "events/CPU-s", both);
+        }
         found.add("tidegate", RATE, drained.rate());
         found.add(
             "tidegate, client's CPU",
