@@ -4,7 +4,7 @@
 Each peer has a small runner under benches/peers/ with the same interface: `prepare` creates its schema, `publish N` adds N jobs by
 its own bulk interface, and `drain N` runs all of them and reports how long it took until the last completion was stored. After
 every drain, a query checks that no job is left. With --mixed, the runners publish and drain at the same time, `steady SECONDS RATE`,
-while overlapping transactions hold the vacuum horizon. Peers are installed under target/ and .tools/ with pinned versions. If a peer
+while a transaction holds the vacuum horizon, and then half as long without it. Peers are installed under target/ and .tools/ with pinned versions. If a peer
 cannot be installed, it is left out and the reason is printed."""
 
 import argparse
@@ -15,10 +15,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
 import tomllib
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from urllib.parse import urlsplit, urlunsplit
@@ -28,6 +26,8 @@ import tools
 from tools import PROJECT, Unavailable
 
 RUNNERS = PROJECT / "benches" / "peers"
+sys.path.insert(0, str(RUNNERS))
+import observe  # what --mixed reads of the server
 BUILT = PROJECT / "target" / "peers"
 RESULTS = PROJECT / "bench-results"
 DATABASE = "tidegate_peers"
@@ -36,9 +36,6 @@ DRIVER = "psycopg[binary,pool]==3.3.9"
 PROCRASTINATE = "procrastinate==3.10.0"
 NODE_OLDEST = (22, 18)
 FULL = 200_000
-# Transactions of --mixed: one begins every so many seconds, and so many overlap at any time.
-PIN_EVERY_S = 40
-PINS = 3
 # How much longer than it publishes a runner may take to drain the rest and to end.
 REST_LIMIT_S = 240
 # Durable, with the server's defaults. Checkpoints run only between measurements, when they are requested.
@@ -56,6 +53,7 @@ class Peer:
     counts: dict  # number of jobs in each mode; less than FULL where it would take minutes
     does: tuple  # completion stored, fenced, ordered in groups, attempts
     waiting: str = ""  # SQL: number of jobs in the queue; with it, the runner also knows `steady`
+    named: bool = False  # whether it runs only if it is named, because its build takes minutes or it is slow
     environment: dict = field(default_factory=dict)
 
 
@@ -169,16 +167,19 @@ def turn(ground, peer, command, mode, count, pinned):
     with ground.connect() as client, ground.connect() as pin:
         if pinned:
             hold_horizon(pin)
+        empty = ground.value("SELECT pg_current_wal_insert_lsn()")
         published = run(command, peer, mode, ground.url, "publish", count)
+        stored = ground.value("SELECT pg_current_wal_insert_lsn()")
         client.execute("ANALYZE")
         client.execute("CHECKPOINT")
         before = ground.value("SELECT pg_current_wal_insert_lsn()")
         drained = run(command, peer, mode, ground.url, "drain", count)
-        wal = ground.value(f"SELECT pg_current_wal_insert_lsn() - '{before}'::pg_lsn")
+        sizes = f"SELECT pg_current_wal_insert_lsn() - '{before}'::pg_lsn, '{stored}'::pg_lsn - '{empty}'::pg_lsn"
+        wal, wal_publish = (float(size) / count for size in ground.admin.execute(sizes).fetchone())
         left = client.execute(peer.left.format(count=count)).fetchone()[0]
         if left != 0 or drained["jobs"] != count:
             raise Wrong(f"{drained['jobs']} of {count} jobs handled, {left} without a stored completion")
-    figures = {"drain": count / drained["seconds"], "publish": count / published["seconds"], "wal": float(wal) / count}
+    figures = {"drain": count / drained["seconds"], "publish": count / published["seconds"], "wal": wal, "wal_life": wal + wal_publish}
     last = drained["last"]
     if last["jobs"] and last["seconds"] > 0:
         figures["last_quarter"] = last["jobs"] / last["seconds"]
@@ -208,44 +209,17 @@ def measure(ground, peers, rounds, scale):
     return found, skipped
 
 
-@contextmanager
-def overlapping_transactions(ground):
-    """Holds the vacuum horizon all the time. Each transaction lasts until PINS others have begun: 120 s, three at once."""
-    over, pins = threading.Event(), []
-
-    def hold():
-        while not over.is_set():
-            pins.append(ground.connect())
-            hold_horizon(pins[-1])
-            if len(pins) > PINS:
-                pins.pop(0).close()
-            over.wait(PIN_EVERY_S)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    try:
-        yield
-    finally:
-        over.set()
-        holder.join()
-        for pin in pins:
-            pin.close()
-
-
-def steady_turn(ground, peer, command, rate, seconds):
-    """Publishes at this rate for so long, and drains at the same time, in a new database."""
+def steady_turn(ground, peer, command, rate, held_s):
+    """Publishes at this rate while the horizon is held, and half as long after that, and drains at the same time, in a new database."""
     ground.anew()
-    mode = next(iter(peer.counts))
+    mode, seconds = next(iter(peer.counts)), held_s + held_s // 2
     run(command, peer, mode, ground.url, "prepare")
-    with ground.connect() as client, overlapping_transactions(ground):
+    with ground.connect() as client, observe.Server(ground.connect, hold_horizon, held_s) as observed:
         client.execute("CHECKPOINT")
         figures = run(command, peer, mode, ground.url, "steady", seconds, rate, limit=seconds + REST_LIMIT_S)
-        # What sessions have counted is known when they have ended, or after a second.
-        time.sleep(2)
-        figures["dead_rows"] = int(client.execute("SELECT sum(n_dead_tup) FROM pg_stat_user_tables").fetchone()[0])
         figures["rate"] = figures["published"] / seconds
         figures["lost"] = figures["published"] - figures["started"] - client.execute(peer.waiting).fetchone()[0]
-    return figures
+    return observed.with_samples(figures)
 
 
 def measure_mixed(ground, peers, rates, seconds):
@@ -258,19 +232,16 @@ def measure_mixed(ground, peers, rates, seconds):
                 failed[f"{peer.name} ({rate} jobs/s)"] = str(wrong)
                 print(f"{peer.name}, {rate} jobs/s: {wrong}", file=sys.stderr)
                 continue
-            print(f"{peer.name}, {rate} jobs/s: {json.dumps(figures)}", file=sys.stderr, flush=True)
+            shown = {name: figure for name, figure in figures.items() if name != "samples"}
+            print(f"{peer.name}, {rate} jobs/s: {json.dumps(shown)}", file=sys.stderr, flush=True)
     return found, failed
-
-
-MIXED_COLUMNS = {"published/s": "rate", "backlog at the end": "backlog_at_end", "greatest backlog": "greatest_backlog",
-                 "dead rows at the end": "dead_rows", "p50 ms": "p50_ms", "p95 ms": "p95_ms", "p99 ms": "p99_ms", "lost": "lost", "doubled": "doubled"}
 
 
 def mixed_rows(peers, found):
     for peer, _ in peers:
         for (name, rate), figures in found.items():
             if name == peer.name:
-                yield [name, peer.version, *(f"{figures[key]:,.0f}" for key in MIXED_COLUMNS.values())]
+                yield [name, peer.version, *("–" if figures[key] is None else f"{figures[key]:,.0f}" for key in observe.COLUMNS.values())]
 
 
 def shown(turns, figure):
@@ -283,7 +254,7 @@ def shown(turns, figure):
 
 
 COLUMNS = ["queue", "version", "settings", "jobs", "drained jobs/s", "pinned horizon: jobs/s", "its last quarter",
-           "published jobs/s", "WAL bytes a job", "completion stored", "fenced", "ordered in groups", "attempts"]
+           "published jobs/s", "WAL bytes a job: drained", "its whole life", "completion stored", "fenced", "ordered in groups", "attempts"]
 
 
 def rows(peers, found):
@@ -295,7 +266,7 @@ def rows(peers, found):
             jobs = plain[0]["jobs"]
             rate = shown(plain, "drain") + (" *" if peer.counts[mode] < FULL else "")
             yield [peer.name, peer.version, mode, f"{jobs:,}", rate, shown(pinned, "drain"),
-                   shown(pinned, "last_quarter"), shown(plain, "publish"), shown(plain, "wal"), *peer.does]
+                   shown(pinned, "last_quarter"), shown(plain, "publish"), shown(plain, "wal"), shown(plain, "wal_life"), *peer.does]
 
 
 def markdown(columns, table, head, how, skipped):
@@ -321,17 +292,17 @@ def installed(wanted):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("peers", nargs="*", metavar="peer", help=f"which, of {', '.join(peer.name for peer in PEERS)} (default: all)")
+    parser.add_argument("peers", nargs="*", metavar="peer", help=f"which, of {', '.join(peer.name for peer in PEERS)} (default: the fastest)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, for trying the script")
     parser.add_argument("--mixed", action="store_true", help="publish and drain at the same time, at a steady rate")
-    parser.add_argument("--minutes", type=float, default=15, help="how long --mixed publishes to each queue at each rate (default: 15)")
+    parser.add_argument("--minutes", type=float, default=15, help="how long --mixed holds the horizon for each queue and rate (default: 15)")
     parser.add_argument("--rates", default="800 3000", help="jobs a second of --mixed (default: 800 3000)")
     given = parser.parse_args()
     names = [peer.name for peer in PEERS if peer.waiting or not given.mixed]
     if not set(given.peers) <= set(names):
         parser.error(f"peers: must be of {', '.join(names)}, got {', '.join(given.peers)}")
-    given.peers = given.peers or names
+    given.peers = given.peers or [peer.name for peer in PEERS if peer.name in names and not peer.named]
     return given
 
 
@@ -359,15 +330,17 @@ def drained(given, ground, usable, missing, head):
     how = f"{given.rounds} rounds; medians, least and greatest in brackets. * from fewer jobs."
     turns = [{"queue": name, "settings": mode, "pinned": pinned, "turns": each} for (name, mode, pinned), each in found.items()]
     keep("peers", head, turns, skipped, markdown(COLUMNS, rows(usable, found), head, how, skipped))
+    observe.write(RESULTS / "peers.csv", [{**turn, **figures} for turn in turns for figures in turn.pop("turns")])
     return failed
 
 
 def mixed(given, ground, usable, missing, head):
     found, failed = measure_mixed(ground, usable, [int(rate) for rate in given.rates.split()], round(given.minutes * 60))
-    skipped, columns = {**missing, **failed}, ["queue", "version", *MIXED_COLUMNS]
-    how = f"{given.minutes:g} minutes each; {PINS} transactions of {PINS * PIN_EVERY_S} s overlap all the time."
+    skipped, columns = {**missing, **failed}, ["queue", "version", *observe.COLUMNS]
+    how = f"the horizon held for {given.minutes:g} minutes, and half as long after that; waits are medians of {observe.SAMPLE_S} s each."
     turns = [{"queue": name, "rate": rate, **figures} for (name, rate), figures in found.items()]
     keep("mixed", head, turns, skipped, markdown(columns, mixed_rows(usable, found), head, how, skipped))
+    observe.keep(RESULTS, found)
     return failed or any(figures["lost"] or figures["doubled"] for figures in turns)
 
 

@@ -48,6 +48,12 @@ export function* batches(count, size) {
     yield Array.from({ length: Math.min(size, count - from) }, (_, n) => from + n);
 }
 
+/** The wait that so many of a hundred do not exceed. */
+function waitsMs(waits) {
+  const sorted = Float64Array.from(waits).sort();
+  return (percent) => sorted[Math.ceil(((sorted.length - 1) * percent) / 100)];
+}
+
 /** The same as common/src/steady.rs. */
 export class Steady {
   published = []; // when each job was about to be published; undefined after its start
@@ -61,10 +67,14 @@ export class Steady {
   async publish(seconds, rate, send) {
     const began = performance.now();
     const samples = [];
+    const starts = [0]; // how many had started at each sample
     let greatest = 0;
     for (let elapsed = 0; elapsed < seconds; elapsed = (performance.now() - began) / 1000) {
       greatest = Math.max(greatest, this.backlog);
-      while (elapsed >= 10 * (samples.length + 1)) samples.push(this.backlog);
+      while (elapsed >= 10 * (samples.length + 1)) {
+        samples.push(this.backlog);
+        starts.push(this.waits.length);
+      }
       const from = this.published.length;
       const numbers = Array.from({ length: Math.min(1000, Math.floor(elapsed * rate) - from) }, (_, n) => from + n);
       const now = performance.now();
@@ -72,7 +82,9 @@ export class Steady {
       if (numbers.length) await send(numbers);
       await sleep(10 - ((performance.now() - began) % 10));
     }
-    this.told = { backlog_at_end: this.backlog, greatest_backlog: greatest, backlog_each_10_s: samples };
+    const waits = samples.map((_, n) => waitsMs(this.waits.slice(starts[n], starts[n + 1])));
+    this.told = { backlog_at_end: this.backlog, greatest_backlog: greatest, backlog_each_10_s: samples,
+      waits_each_10_s: waits.map((ms) => [ms(50), ms(99)]) };
     const over = performance.now() + 120_000;
     while (this.backlog > 0 && performance.now() < over) await sleep(10);
   }
@@ -84,9 +96,8 @@ export class Steady {
   }
 
   answer() {
-    const waits = Float64Array.from(this.waits).sort();
-    const percentile = (percent) => waits[Math.ceil(((waits.length - 1) * percent) / 100)];
-    const of = { p50_ms: percentile(50), p95_ms: percentile(95), p99_ms: percentile(99), most_ms: percentile(100) };
-    return { published: this.published.length, started: waits.length, doubled: this.doubled, ...this.told, ...of };
+    const ms = waitsMs(this.waits);
+    const of = { p50_ms: ms(50), p95_ms: ms(95), p99_ms: ms(99), most_ms: ms(100) };
+    return { published: this.published.length, started: this.waits.length, doubled: this.doubled, ...this.told, ...of };
   }
 }

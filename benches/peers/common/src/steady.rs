@@ -1,5 +1,5 @@
 //! What the runners in Rust do at a steady rate, `steady SECONDS RATE`: it publishes jobs every 10 ms, notes
-//! when each one starts, and answers with waits and backlogs. It knows no queue. Tidegate's runner, which is
+//! when each one starts, and answers with waits and backlogs, also those of every ten seconds. It knows no queue. Tidegate's runner, which is
 //! not part of this workspace, includes this file.
 
 use std::ops::Range;
@@ -41,6 +41,8 @@ struct Jobs {
     waits: Vec<Duration>,
     doubled: usize,
     backlogs: Vec<usize>,
+    /// How many had started at each sample.
+    starts: Vec<usize>,
     greatest: usize,
     backlog_at_end: usize,
 }
@@ -50,11 +52,23 @@ impl Jobs {
         self.published.len() - self.waits.len()
     }
 
-    /// The wait that so many of a hundred do not exceed, in milliseconds. The waits must be sorted.
-    fn wait_ms(&self, percent: usize) -> Option<f64> {
-        let last = self.waits.len().checked_sub(1)?;
-        Some(self.waits[(last * percent).div_ceil(100)].as_secs_f64() * 1000.0)
+    /// The median and the 99th percentile of what started between two samples.
+    fn waits_of_samples(&self) -> Vec<[Option<f64>; 2]> {
+        let from = std::iter::once(&0).chain(&self.starts);
+        let samples = from.zip(&self.starts);
+        let waits = samples.map(|(from, to)| {
+            let mut waits = self.waits[*from..*to].to_vec();
+            waits.sort_unstable();
+            [wait_ms(&waits, 50), wait_ms(&waits, 99)]
+        });
+        waits.collect()
     }
+}
+
+/// The wait that so many of a hundred do not exceed, in milliseconds. The waits must be sorted.
+fn wait_ms(waits: &[Duration], percent: usize) -> Option<f64> {
+    let last = waits.len().checked_sub(1)?;
+    Some(waits[(last * percent).div_ceil(100)].as_secs_f64() * 1000.0)
 }
 
 impl Steady {
@@ -94,7 +108,9 @@ impl Steady {
         jobs.greatest = jobs.greatest.max(backlog);
         let elapsed = now - began;
         while elapsed >= SAMPLE * u32::try_from(jobs.backlogs.len() + 1).unwrap_or(u32::MAX) {
+            let started = jobs.waits.len();
             jobs.backlogs.push(backlog);
+            jobs.starts.push(started);
         }
         let due = usize::try_from(elapsed.as_millis()).unwrap_or(0) * rate / 1000;
         let to = due.clamp(from, from + MOST);
@@ -116,10 +132,13 @@ impl Steady {
 
     /// To be called when every completion is stored.
     pub fn answer(&self) -> Value {
-        let mut jobs = self.jobs();
-        jobs.waits.sort_unstable();
+        let jobs = self.jobs();
+        let mut waits = jobs.waits.clone();
+        waits.sort_unstable();
+        let ms = |percent| wait_ms(&waits, percent);
         json!({"published": jobs.published.len(), "started": jobs.waits.len(), "doubled": jobs.doubled,
-               "backlog_at_end": jobs.backlog_at_end, "greatest_backlog": jobs.greatest, "backlog_each_10_s": jobs.backlogs,
-               "p50_ms": jobs.wait_ms(50), "p95_ms": jobs.wait_ms(95), "p99_ms": jobs.wait_ms(99), "most_ms": jobs.wait_ms(100)})
+               "backlog_at_end": jobs.backlog_at_end, "greatest_backlog": jobs.greatest,
+               "backlog_each_10_s": jobs.backlogs, "waits_each_10_s": jobs.waits_of_samples(),
+               "p50_ms": ms(50), "p95_ms": ms(95), "p99_ms": ms(99), "most_ms": ms(100)})
     }
 }

@@ -156,8 +156,8 @@ impl Dispatch for App {
 
     fn handlers<'a>(&'a self, event: &'a Work, _: &'a Context) -> Handlers<'a> {
         let Work::Job(job) = event;
-        self.figures.waited(micros().saturating_sub(job.at));
         Handlers::one("work", async {
+            self.figures.waited(micros().saturating_sub(job.at));
             sleep(self.work).await;
             self.figures.completed.fetch_add(1, Ordering::Relaxed);
             Ok(Done::ok())
