@@ -56,7 +56,8 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Publishes and drains without a checkpoint between: the pages of the queue are new, so none is written whole.
+/// Publishes and drains without a checkpoint between: the pages of the queue are new, so none is written
+/// whole.
 async fn whole_life(queue: &Queue, count: u32, found: &mut Findings) -> Outcome<()> {
     queue.clear().await?;
     queue.settle().await?;

@@ -1,6 +1,6 @@
 //! What the runners in Rust do at a steady rate, `steady SECONDS RATE`: it publishes jobs every 10 ms, notes
-//! when each one starts, and answers with waits and backlogs, also those of every ten seconds. It knows no queue. Tidegate's runner, which is
-//! not part of this workspace, includes this file.
+//! when each one starts, and answers with waits and backlogs, also those of every ten seconds. It knows no
+//! queue. Tidegate's runner, which is not part of this workspace, includes this file.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};

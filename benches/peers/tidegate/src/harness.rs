@@ -1,6 +1,6 @@
 //! Tidegate's runner for a public harness, hardbyte/postgresql-job-queue-benchmarking: it publishes what the
-//! harness asks for on standard input, drains at the same time, and prints samples. One drain follows another,
-//! and each lingers, as ticks would start them. The harness sets the environment: its
+//! harness asks for on standard input, drains at the same time, and prints samples. One drain follows
+//! another, and each lingers, as ticks would start them. The harness sets the environment: its
 //! `CONTRIBUTING_ADAPTERS.md` is the contract.
 
 use std::collections::VecDeque;
@@ -259,8 +259,8 @@ async fn pace(asked: Arc<Asked>, requests: mpsc::Sender<usize>) {
     }
 }
 
-/// Publishes each request as one batch. A batch without an answer is not sent again: it may be stored. Standard
-/// error has its numbers, so that whoever counts knows which may be missing.
+/// Publishes each request as one batch. A batch without an answer is not sent again: it may be stored.
+/// Standard error has its numbers, so that whoever counts knows which may be missing.
 async fn publisher(
     database: Database,
     asked: Arc<Asked>,
