@@ -33,6 +33,7 @@ use crate::ending;
 use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
 use crate::outcome::HandlerEnd;
 use crate::policies::BatchLimits;
+use crate::services::Services;
 
 /// What the handlers of one event share: the event's data, and what they may ask of the engine.
 pub struct Context {
@@ -43,7 +44,7 @@ pub struct Context {
     flushed: WrittenUpTo,
     sharing: BatchLimits,
     /// What the run knows of services; `None` in a test without a run.
-    services: Option<Arc<dyn Outside>>,
+    services: Option<Arc<Services>>,
     /// Identifies the run. Only events of one run share calls.
     run: Uuid,
     /// The number of this event's completion, once there is one. It is 0 if the completion is already in the
@@ -55,21 +56,6 @@ pub struct Context {
     cancellation: Notify,
     /// The span of the attempt for collectors of traces, once the attempt has begun.
     span: OnceLock<Span>,
-}
-
-/// What a run knows of the services that its handlers call.
-pub(crate) trait Outside: Send + Sync {
-    /// Returns why an event may not call a service, or `None` if it may.
-    fn refuse(&self, service: &'static str, event: &LeasedEvent) -> Option<HandlerError>;
-
-    /// Learns from a call that took so long, and decides whether its failure is charged to the event.
-    fn judge(
-        &self,
-        service: &'static str,
-        event: &LeasedEvent,
-        took: Duration,
-        failed: Option<HandlerError>,
-    ) -> Option<HandlerError>;
 }
 
 /// What changes while the handlers run.
@@ -207,7 +193,7 @@ impl Context {
     }
 
     /// Lets handlers call further services that answer, as the run knows.
-    pub(crate) fn know(&mut self, services: Arc<dyn Outside>) {
+    pub(crate) fn know(&mut self, services: Arc<Services>) {
         self.services = Some(services);
     }
 
@@ -423,10 +409,10 @@ impl Context {
             return Err(refused.elsewhere());
         }
         let result = call.await;
-        let failed = result.as_ref().err().cloned();
-        match services.judge(service, &self.event, began.elapsed(), failed) {
-            Some(error) => Err(error.elsewhere()),
-            None => result,
+        let ended = result.as_ref().map(|_| Done::ok()).map_err(Clone::clone);
+        match services.judge(service, &self.event, began.elapsed(), ended) {
+            Err(error) => Err(error.elsewhere()),
+            Ok(_) => result,
         }
     }
 

@@ -98,6 +98,7 @@ mod handler;
 mod outcome;
 mod policies;
 pub mod schedule;
+mod services;
 #[cfg(feature = "testing")]
 pub mod testing;
 

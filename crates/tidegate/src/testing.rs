@@ -20,10 +20,10 @@ use tokio::time::Instant;
 use crate::context::{Context, Written, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::drain::execute::{TimeLimits, execute};
-use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::handler::HandlerError;
 use crate::outcome::{Disposition, RetryPolicy};
+use crate::services::Services;
 
 /// The end of the simulated run, later than the end of any test.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);

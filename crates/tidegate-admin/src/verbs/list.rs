@@ -294,7 +294,8 @@ impl Reach {
     async fn of(client: &Client, request: &ListRequest) -> Result<Self> {
         let status = one_of(request.status.as_ref(), &STATUSES)?;
         let (live, logged) = request.is_searched(status);
-        let few = request.correlation_id.is_some() || (logged && few(client, request, status).await?);
+        let few =
+            request.correlation_id.is_some() || (logged && few(client, request, status).await?);
         let logged = logged && !few;
         let (mut before, most) = (request.before, i64::from(SEARCHED));
         let floor = async |before: Option<i64>| {
@@ -326,8 +327,7 @@ async fn few(client: &Client, request: &ListRequest, status: Option<&str>) -> Re
     let (since, since_ago) = TimeArg::parts(from);
     let (until, until_ago) = TimeArg::parts(request.until);
     let most = i64::from(if is_dead { DEAD_LETTERS } else { SEARCHED });
-    let values: &[&(dyn ToSql + Sync)] =
-        &[&since, &since_ago, &until, &until_ago, &is_dead, &most];
+    let values: &[&(dyn ToSql + Sync)] = &[&since, &since_ago, &until, &until_ago, &is_dead, &most];
     Ok(document(client, &FEW, values).await?.unwrap_or_default())
 }
 

@@ -25,10 +25,10 @@ use super::flush::{
     flush,
 };
 use super::leases::WindowRaise;
-use super::services::Services;
 use super::session::Lane;
 use crate::context::{self, Context, Written};
 use crate::outcome::HandlerEnd;
+use crate::services::Services;
 
 /// How long to wait for a fuller flush, one commit for many events: this long after the last outcome if no
 /// further one comes, or after the first if others of its group may wait for it.

@@ -10,12 +10,12 @@ use tidegate_core::trace;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use super::services::Services;
 use super::spans;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
 use crate::outcome::HandlerEnd;
+use crate::services::Services;
 
 /// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {

@@ -21,10 +21,10 @@ use tidegate_core::queue::{
 use uuid::Uuid;
 
 use super::leases::WindowRaise;
-use super::services::Services;
 use super::session::Session;
 use crate::ending;
 use crate::outcome::{HandlerEnd, is_put_off};
+use crate::services::Services;
 
 /// With more refusals than this in one round, no single event is at fault. The round ends and is tried again
 /// later.

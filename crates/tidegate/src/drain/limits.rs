@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::fetcher::FetchKind;
 use super::scan::{Scan, ScanStep, WhenEmpty};
-use super::services::Services;
+use crate::services::Services;
 
 /// A granted start that was not used for this long is forgotten, unless it is the only one left. Late events
 /// must not all start at once.

@@ -33,7 +33,6 @@ pub mod report;
 mod rest;
 mod scan;
 mod scheduling;
-pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
@@ -62,13 +61,14 @@ use self::figures::Figures;
 use self::limits::ServiceLimits;
 use self::observers::Observers;
 pub use self::options::DrainOptions;
-pub use self::report::{Cost, DrainReport, ServiceCalls, StopReason};
+pub use self::report::{Cost, DrainReport, StopReason};
 use self::scan::{Scan, WhenEmpty};
 use self::slots::Slots;
 use self::spans::Spans;
 use self::workers::{Pool, Workers};
 use crate::budget::Budget;
 use crate::dispatch::Dispatch;
+pub use crate::services::ServiceCalls;
 
 /// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]

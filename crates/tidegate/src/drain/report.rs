@@ -9,7 +9,7 @@ use tidegate_core::trace::SPANS;
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::handler::ServiceCall;
+use crate::services::ServiceCalls;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,56 +208,6 @@ report! {
         /// Live events of other programs' kinds, of twenty kinds at most.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub unhandled: BTreeMap<String, u64>,
-    }
-}
-
-/// The calls of a service. Each event counts as a call, also if several share one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct ServiceCalls {
-    /// All calls.
-    pub calls: u64,
-    /// The service crashed, answered 500, or exceeded the handler's time limit.
-    pub failed: u64,
-    /// Its answer could not be read: code `bad_answer`.
-    pub bad_answer: u64,
-    /// It had too many calls: codes `throttled` and `429`.
-    pub throttled: u64,
-    /// It did not answer for another reason.
-    pub unavailable: u64,
-    /// How long all calls took, with the wait for events that share a call.
-    pub took_ms: u64,
-    /// How long the longest took.
-    pub longest_ms: u64,
-}
-
-impl ServiceCalls {
-    /// Records a call, and how it failed.
-    pub(super) fn note(&mut self, took: Duration, failed: (ServiceCall, &str)) {
-        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.calls += 1;
-        self.took_ms += took_ms;
-        self.longest_ms = self.longest_ms.max(took_ms);
-        *match failed {
-            (ServiceCall::Failed, "bad_answer") => &mut self.bad_answer,
-            (ServiceCall::Failed, _) => &mut self.failed,
-            (ServiceCall::Unanswered | ServiceCall::Busy, "throttled" | "429") => {
-                &mut self.throttled
-            }
-            (ServiceCall::Unanswered | ServiceCall::Busy, _) => &mut self.unavailable,
-            (ServiceCall::Answered | ServiceCall::Unknown | ServiceCall::Elsewhere, _) => return,
-        } += 1;
-    }
-
-    fn add(&mut self, next: Self) {
-        self.calls += next.calls;
-        self.failed += next.failed;
-        self.bad_answer += next.bad_answer;
-        self.throttled += next.throttled;
-        self.unavailable += next.unavailable;
-        self.took_ms += next.took_ms;
-        self.longest_ms = self.longest_ms.max(next.longest_ms);
     }
 }
 

@@ -30,12 +30,12 @@ use super::execute::{EventRun, Run, TimeLimits};
 use super::leases::Leases;
 use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
-use super::services::Services;
 use super::spans::Spans;
 use crate::context::{Context, WrittenUpTo};
 use crate::dispatch::Dispatch;
 use crate::handler::{HandlerError, Unhandled};
 use crate::policies::{BatchLimits, Policies};
+use crate::services::Services;
 
 /// Handlers that have recently taken less than this on average count as quick: events may line up behind
 /// them.

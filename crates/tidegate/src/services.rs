@@ -12,14 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tidegate_core::lease::{Lease, LeasedEvent};
 use tidegate_core::queue::{Limited, ServiceReport, Watched};
 use tidegate_core::status::ServiceState;
 use tokio::time::Instant;
 
-use super::report::ServiceCalls;
-use crate::context::Outside;
-use crate::handler::{Done, HandlerError, HandlerResult, NOT_CALLED, ServiceCall};
+use crate::handler::{HandlerError, HandlerResult, NOT_CALLED, ServiceCall};
 
 /// After this many unanswered calls in a row, the run makes no more calls until the database has answered the
 /// report.
@@ -34,6 +33,56 @@ const NO_PLACE: Duration = Duration::from_secs(1);
 
 /// The most services whose calls are counted one by one.
 const MOST_COUNTED: usize = 100;
+
+/// The calls of a service. Each event counts as a call, also if several share one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ServiceCalls {
+    /// All calls.
+    pub calls: u64,
+    /// The service crashed, answered 500, or exceeded the handler's time limit.
+    pub failed: u64,
+    /// Its answer could not be read: code `bad_answer`.
+    pub bad_answer: u64,
+    /// It had too many calls: codes `throttled` and `429`.
+    pub throttled: u64,
+    /// It did not answer for another reason.
+    pub unavailable: u64,
+    /// How long all calls took, with the wait for events that share a call.
+    pub took_ms: u64,
+    /// How long the longest took.
+    pub longest_ms: u64,
+}
+
+impl ServiceCalls {
+    /// Records a call, and how it failed.
+    fn note(&mut self, took: Duration, failed: (ServiceCall, &str)) {
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.calls += 1;
+        self.took_ms += took_ms;
+        self.longest_ms = self.longest_ms.max(took_ms);
+        *match failed {
+            (ServiceCall::Failed, "bad_answer") => &mut self.bad_answer,
+            (ServiceCall::Failed, _) => &mut self.failed,
+            (ServiceCall::Unanswered | ServiceCall::Busy, "throttled" | "429") => {
+                &mut self.throttled
+            }
+            (ServiceCall::Unanswered | ServiceCall::Busy, _) => &mut self.unavailable,
+            (ServiceCall::Answered | ServiceCall::Unknown | ServiceCall::Elsewhere, _) => return,
+        } += 1;
+    }
+
+    pub(crate) fn add(&mut self, next: Self) {
+        self.calls += next.calls;
+        self.failed += next.failed;
+        self.bad_answer += next.bad_answer;
+        self.throttled += next.throttled;
+        self.unavailable += next.unavailable;
+        self.took_ms += next.took_ms;
+        self.longest_ms = self.longest_ms.max(next.longest_ms);
+    }
+}
 
 /// What is known of all services. A service that is not listed is answering, and there is nothing to report
 /// about it.
@@ -147,7 +196,7 @@ impl Services {
         None
     }
 
-    pub(super) fn limited(&self) -> BTreeMap<String, Limited> {
+    pub(crate) fn limited(&self) -> BTreeMap<String, Limited> {
         let Some(known) = self.known() else {
             return BTreeMap::new();
         };
@@ -160,19 +209,19 @@ impl Services {
     }
 
     /// Returns a number that changes with the limits.
-    pub(super) fn limits_version(&self) -> u64 {
+    pub(crate) fn limits_version(&self) -> u64 {
         self.limits.load(Ordering::Acquire)
     }
 
     /// Gives an event a place of the service that it calls.
-    pub(super) fn begin(&self, service: &str, lease: Lease) {
+    pub(crate) fn begin(&self, service: &str, lease: Lease) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.running.insert(lease);
         }
     }
 
     /// Returns how many events have a place of the service.
-    pub(super) fn running(&self, service: &str) -> usize {
+    pub(crate) fn running(&self, service: &str) -> usize {
         let known = self.known();
         let service = known.as_ref().and_then(|all| all.services.get(service));
         service.map_or(0, |service| service.running.len())
@@ -245,7 +294,7 @@ impl Services {
         }
     }
 
-    pub(super) fn take_made(&self) -> BTreeMap<String, ServiceCalls> {
+    pub(crate) fn take_made(&self) -> BTreeMap<String, ServiceCalls> {
         std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -266,14 +315,14 @@ impl Services {
         }
     }
 
-    pub(super) fn begin_probe(&self, lease: Lease, service: String) {
+    pub(crate) fn begin_probe(&self, lease: Lease, service: String) {
         self.watch().probe = Some((lease, service));
     }
 
     /// Frees the places of an event that has left the handlers. If it was to try a service and did not get
     /// that far, another event must. If its handlers have ended without the call (`ended` names its kind),
     /// its kind does not wait for the service.
-    pub(super) fn note_left(&self, lease: Lease, ended: Option<&str>) {
+    pub(crate) fn note_left(&self, lease: Lease, ended: Option<&str>) {
         let Some(mut known) = self.known() else {
             return;
         };
@@ -294,7 +343,7 @@ impl Services {
 
     /// Learns what the database says: all services that have recently not answered or are limited. Returns
     /// whether one may be called again.
-    pub(super) fn apply_stored_states(&self, watched: &[Watched]) -> bool {
+    pub(crate) fn apply_stored_states(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()
         } else {
@@ -330,13 +379,13 @@ impl Services {
     }
 
     /// Returns how often a service was reported to have answered.
-    pub(super) fn answers(&self, service: &str) -> i64 {
+    pub(crate) fn answers(&self, service: &str) -> i64 {
         let known = self.known();
         let known = known.as_ref().and_then(|all| all.services.get(service));
         known.map_or(0, |service| service.answers)
     }
 
-    pub(super) fn take_reports(&self) -> Vec<ServiceReport> {
+    pub(crate) fn take_reports(&self) -> Vec<ServiceReport> {
         let Some(mut known) = self.known() else {
             return Vec::new();
         };
@@ -349,12 +398,12 @@ impl Services {
         named.collect()
     }
 
-    pub(super) fn has_reports(&self) -> bool {
+    pub(crate) fn has_reports(&self) -> bool {
         self.has(|service| service.report.is_some())
     }
 
     /// Returns a service that is to be tried now, unless this run has just requested an event for it.
-    pub(super) fn due(&self, now: Instant) -> Option<String> {
+    pub(crate) fn due(&self, now: Instant) -> Option<String> {
         let known = self.known()?;
         let mut services = known.services.iter();
         let due = services.find(|(_, service)| {
@@ -368,37 +417,20 @@ impl Services {
             .map(|(name, _)| name.clone())
     }
 
-    pub(super) fn note_requested(&self, service: &str, now: Instant) {
+    pub(crate) fn note_requested(&self, service: &str, now: Instant) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.requested_at = Some(now);
         }
     }
 
     /// Whether any service may not be called.
-    pub(super) fn has_shut(&self) -> bool {
+    pub(crate) fn has_shut(&self) -> bool {
         self.has(|service| service.state != ServiceState::Closed)
     }
 
     fn has(&self, matches: impl Fn(&KnownService) -> bool) -> bool {
         let known = self.known();
         known.is_some_and(|known| known.services.values().any(matches))
-    }
-}
-
-impl Outside for Services {
-    fn refuse(&self, service: &'static str, event: &LeasedEvent) -> Option<HandlerError> {
-        self.refuse(service, event)
-    }
-
-    fn judge(
-        &self,
-        service: &'static str,
-        event: &LeasedEvent,
-        took: Duration,
-        failed: Option<HandlerError>,
-    ) -> Option<HandlerError> {
-        let result = failed.map_or_else(|| Ok(Done::ok()), Err);
-        self.judge(service, event, took, result).err()
     }
 }
 
