@@ -76,7 +76,7 @@ pub async fn a_workers_clock_that_is_a_day_off_changes_nothing(
             lease_ms: 30_000,
             handler_ms: 20_000,
             // No run ends early and interrupts its handlers.
-            budget_ms: 120_000,
+            budget_ms: 600_000,
             ..worker(&world)
         };
         fleet.start_worker(&world, calm);

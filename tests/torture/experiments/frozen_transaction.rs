@@ -33,7 +33,7 @@ pub async fn a_frozen_workers_transaction_keeps_only_its_own_event_waiting(
     let patient = Worker {
         lease_ms: 100_000,
         handler_ms: 85_000,
-        budget_ms: 120_000,
+        budget_ms: 600_000,
         ..worker(&world)
     };
     let mut fleet = Fleet::default();

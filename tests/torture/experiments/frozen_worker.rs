@@ -39,7 +39,7 @@ fn patient(world: &World) -> Worker {
     Worker {
         lease_ms: 2000,
         handler_ms: 1800,
-        budget_ms: 120_000,
+        budget_ms: 600_000,
         ..worker(world)
     }
 }
