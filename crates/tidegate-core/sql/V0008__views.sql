@@ -355,7 +355,8 @@ CREATE VIEW @tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error, errors->-1->>'code' AS code
   FROM @tidegate.event_log;
-COMMENT ON VIEW @tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
+COMMENT ON VIEW @tidegate.ends IS
+    'The log without content: how each event ended, with its last error. Bound finished_at: no index has its order.';
 COMMENT ON COLUMN @tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 COMMENT ON COLUMN @tidegate.ends.code IS 'The code of its last error. Null: it had none.';
 
