@@ -825,8 +825,8 @@ COMMENT ON FUNCTION @tidegate.unordered_leases IS
     'There should be none. most: the most rows.';
 
 -- Property J. These events have a group, are in no lease and are not marked. An event that was rewritten
--- since counts as young, and is left out. Only the 100,000 lowest ids are looked at, so that it costs the same
--- beside a queue of any size: an event that is lost stays, until it is among them.
+-- since counts as young, and is left out. Only the 100,000 lowest ids are looked at, so that it costs the
+-- same beside a queue of any size: an event that is lost stays, until it is among them.
 CREATE FUNCTION @tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE (id bigint, group_key text, worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER SET jit = off AS $$
     SELECT q.id, q.group_key, l.worker

@@ -363,8 +363,8 @@ async fn listed(client: &Client, request: &ListRequest, reach: &Reach) -> Result
 /// The most kinds that an error lists.
 const MOST_NAMED: usize = 50;
 
-/// Refuses a kind that is neither registered nor the kind of any of the newest events: its name is most likely
-/// misspelled.
+/// Refuses a kind that is neither registered nor the kind of any of the newest events: its name is most
+/// likely misspelled.
 async fn refuse_unknown(client: &Client, kind: &str) -> Result<()> {
     let kinds = registered(client).await?;
     if kinds.iter().any(|known| known == kind) {

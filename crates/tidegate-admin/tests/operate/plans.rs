@@ -511,7 +511,8 @@ async fn run(db: &TestDb, sql: &str) {
     db.client().await.batch_execute(sql).await.unwrap();
 }
 
-/// Half of the rows in groups, a quarter with an object of its own, a tenth delayed; in the middle of many, what others hold.
+/// Half of the rows in groups, a quarter with an object of its own, a tenth delayed; in the middle of many,
+/// what others hold.
 async fn fill(db: &TestDb, count: i32) {
     let events = "INSERT INTO tidegate.event_queue (kind, payload, group_key, correlation_id, available_at)
                   SELECT 'act', json_build_object('name', repeat('x', 180)), CASE WHEN n % 2 = 0 THEN 'group-' || n % 1000 END,
