@@ -100,11 +100,11 @@ CREATE FUNCTION @tidegate.require_kind(kind text) RETURNS void
      WHERE NOT EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
 $$;
 
--- Refuses a plain INSERT or COPY with the messages of publish(), and measures the payload. It runs before the
--- constraints, because their failure prints the row into the server's log, including the beginning of the
--- payload. The functions that publish have already done both, and say so in `kind_known`, which other
--- publishers cannot write. A replay publishes what is stored: what may not be published any more stays as it
--- is, and no event keeps the others of a set from their replay.
+-- Marks what is delayed. Refuses a plain INSERT or COPY with the messages of publish(), and measures the
+-- payload. It runs before the constraints, because their failure prints the row into the server's log,
+-- including the beginning of the payload. The functions that publish have already done these two, and say so
+-- in `kind_known`, which other publishers cannot write. A replay publishes what is stored: what may not be
+-- published any more stays as it is, and no event keeps the others of a set from their replay.
 --
 -- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the
 -- server's cost of a COPY. The setting @tidegate.registered_kind holds the last kind that was found, until
