@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs handlers in other languages as their users do: with the program `tidegate-relay`, the files of examples/any-language, and
-stand-ins for AWS. The libraries of the handlers are the published ones: Powertools, standardwebhooks, cloudevents.
+stand-ins for AWS. The libraries of the handlers are the published ones: Powertools, standardwebhooks, cloudevents. recipes.py has the recipes of
+the handbook, cron.py the files for clusters.
 
 `run.py` runs all; `run.py NAME…` runs some; `run.py --program PATH NAME…` takes another program, such as the packaged one.
 """
@@ -21,7 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 
+import cron  # noqa: E402
 import local  # noqa: E402
+import recipes  # noqa: E402
 import tools  # noqa: E402
 from stubs import Invoke, Looked, Queue, Raw, Runtime, Served  # noqa: E402
 
@@ -609,7 +612,7 @@ def examined(relay):
 
 
 ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
-       function, redirects, fifo_queue, moto]
+       function, redirects, fifo_queue, moto, *recipes.ALL, *cron.ALL]
 
 
 def main():

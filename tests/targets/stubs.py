@@ -1,8 +1,10 @@
 """Stand-ins for AWS on the loopback address: Lambda's Invoke, which runs a handler or misbehaves, and SQS, which loses some."""
 
+import gzip
 import json
 import queue
 import random
+import re
 import socket
 import threading
 import time
@@ -87,6 +89,35 @@ class Invoke(Served):
 
     def sizes(self, name):
         return [len(ids) for called, ids in self.calls if called == name]
+
+
+class Durable(Served):
+    """Invoke of a durable function, as botocore's model of Lambda describes it: a name with the same payload starts one execution. `started`
+    has the payload of each. `packages` is where botocore is."""
+
+    def __init__(self, packages):
+        [model] = packages.glob("botocore/data/lambda/2015-03-31/service-2.json.gz")
+        shapes = json.loads(gzip.decompress(model.read_bytes()))["shapes"]
+        self.header = shapes["InvocationRequest"]["members"]["DurableExecutionName"]["locationName"].lower()
+        self.told = shapes["InvocationResponse"]["members"]["DurableExecutionArn"]["locationName"]
+        self.form, self.refusal = shapes["DurableExecutionName"], "DurableExecutionAlreadyStartedException"
+        self.status = shapes[self.refusal]["error"]["httpStatusCode"]
+        self.asked, self.names = [], {}
+        super().__init__()
+
+    @property
+    def started(self):
+        return [json.loads(payload) for payload in self.names.values()]
+
+    def answer(self, path, headers, body):
+        assert headers["x-amz-invocation-type"] == "Event", headers
+        name = headers.get(self.header)
+        self.asked.append(name)
+        if name and not (re.fullmatch(self.form["pattern"], name) and len(name) <= self.form["max"]):
+            return 400, {"x-amzn-errortype": "InvalidParameterValueException"}, b"{}"
+        if self.names.setdefault(name or f"made-{len(self.asked)}", body) != body:
+            return self.status, {"x-amzn-errortype": self.refusal}, b"{}"
+        return 202, {self.told: f"{unquote(path.split('/')[3])}/durable-execution/{name}/1"}, b""
 
 
 class Looked(Served):
