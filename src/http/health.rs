@@ -29,7 +29,7 @@ pub(super) async fn healthz() -> Json<Health> {
     OK
 }
 
-/// Reports whether the database can be reached and has exactly the schema that this program needs.
+/// Reports whether the database can be reached and has the schema that this program needs, or a newer one.
 #[utoipa::path(
     get, path = "/readyz", tag = "operation",
     responses((status = 200, description = "The database can be reached and has the required schema", body = Health), Common)
