@@ -110,7 +110,6 @@ report! {
     /// not leased to a handler for that.
     #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-    #[serde(tag = "action", rename = "drain")]
     #[non_exhaustive]
     counters {
         /// Events leased to be handled.
