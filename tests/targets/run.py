@@ -20,11 +20,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+sys.path[:0] = [str(HERE.parent.parent / "scripts"), str(HERE)]
 
 import cron  # noqa: E402
 import local  # noqa: E402
+import postgres  # noqa: E402
 import recipes  # noqa: E402
+import release  # noqa: E402
 import tools  # noqa: E402
 from stubs import Invoke, Looked, Queue, Raw, Runtime, Served  # noqa: E402
 
@@ -32,6 +34,8 @@ EXAMPLES = tools.PROJECT / "examples" / "any-language"
 PACKAGES = ("aws-lambda-powertools==3.37.0", "pydantic==2.14.4", "standardwebhooks==1.1.0", "cloudevents==2.2.0", "fastapi==0.165.0",
             "uvicorn==0.54.0")
 MOTO = "moto[events,server,sqs]==5.2.1"
+PSYCOPG = "psycopg[binary]==3.3.9"
+PSQL = postgres.installation(postgres.WHEEL_MAJOR).program("psql")
 KEY = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_KEY = "whsec_" + "C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 LIMIT_S = 400
@@ -55,6 +59,10 @@ class Relay:
         done = subprocess.run([self.program, *words], env={**self.environment, **variables}, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == code, f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
+
+    def at(self, database, user="postgres"):
+        """The URL of a database of the same server."""
+        return re.sub("//[^@/]*@?([^/]*)/.*", f"//{user}@\\1/{database}", self.environment["DATABASE_URL"])
 
     def declare(self, text):
         """Stores a file of targets, and forgets all events before."""
@@ -534,26 +542,126 @@ def function(relay):
     assert relay.ended() == {("COMPLETED", 1): 1} and aws.sizes("ship") == [1], (relay.ended(), aws.calls)
 
 
-def newcomer(relay):
-    """From an empty folder to a Python handler that has received an event, with the commands of docs/guides/any-language.md."""
+def begun(relay, part, database, owner, files, **variables):
+    """Runs the commands of a part of docs/guides/any-language.md in an empty folder with these files, and returns what they print. The
+    database is a new one of a plain owner."""
     begun = time.monotonic()
     guide = (tools.PROJECT / "docs" / "guides" / "any-language.md").read_text()
-    file, commands = re.search(r"## Begin\n.*?```toml\n(.*?)```\n\n```sh\n(.*?)```", guide, re.DOTALL).groups()
-    relay.database.run("CREATE DATABASE newcomer")
-    url = f"{relay.environment['DATABASE_URL'].rpartition('/')[0]}/newcomer"
-    commands = re.sub("^pip .*\n", "", commands).replace("python ", f"{sys.executable} ").replace("postgres://owner@localhost/shop", url)
+    toml, commands = re.search(rf"### {part}\n.*?(?:```toml\n(.*?)```\n\n)?```sh\n(.*?)```", guide, re.DOTALL).groups()
+    typed = [line for line in re.sub(r"\\\n *", "", commands).splitlines() if line and not line.startswith("export ")]
+    assert len(typed) <= 5, typed
+    relay.database.run(f"CREATE ROLE {owner} LOGIN")
+    relay.database.run(f"CREATE DATABASE {database} OWNER {owner}")
+    commands = re.sub("^pip .*\n", "", commands, flags=re.MULTILINE).replace("python ", f"{sys.executable} ")
+    commands = commands.replace("postgres://owner@localhost/shop", relay.at(database, owner))
     listens = "while kill -0 $! && ! (: > /dev/tcp/127.0.0.1/9001) 2>/dev/null; do sleep 0.1; done"
     commands = commands.replace(" &\n", f" &\ntrap 'kill $!' EXIT; {listens}\n").replace("9001", str(local.free_port()))
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "tidegate.toml").write_text(file)
-        for name in ("invoke.py", "powertools_handler.py"):
-            (Path(folder) / name).write_bytes((EXAMPLES / name).read_bytes())
-        path = f"{relay.program.parent}{os.pathsep}{os.environ['PATH']}"
-        variables = {**local.environment(), "PATH": path, "PYTHONPATH": str(_packages())}
-        said = local.output(["bash", "-e", "-c", commands], cwd=folder, env=variables, stderr=subprocess.DEVNULL)
-    assert "ship: done" in said and "COMPLETED" in said.split("left in the queue")[1], said
-    assert re.findall("ship ([0-9]) with the key tidegate", said) == ["1", "2"], said
+        for name, text in {**files, "tidegate.toml": toml or ""}.items():
+            (Path(folder) / name).write_text(text)
+        path = os.pathsep.join([*map(str, variables.pop("path")), os.environ["PATH"]])
+        done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env={**local.environment(), "PATH": path, **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
     print(f"  in {time.monotonic() - begun:.1f} s", flush=True)
+    return done.stdout
+
+
+def newcomer(relay):
+    """From an empty folder to a Python handler that has received an event, with the program from its wheel."""
+    with tempfile.TemporaryDirectory() as folder:
+        features = ["--features", "vendored-openssl"] if "vendored-openssl" in local.cargo_flags() else []
+        release.wheel("--profile", "dev", "--compatibility", "linux", *features, into=folder, stdout=subprocess.DEVNULL)
+        [wheel] = Path(folder).glob("tidegate_relay-*.whl")
+        local.ran([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--root-user-action=ignore", "--target", folder, wheel])
+        files = {name: (EXAMPLES / name).read_text() for name in ("invoke.py", "powertools_handler.py")}
+        said = begun(relay, "With one program", "newcomer", "newcomer", files, path=[Path(folder) / "bin"], PYTHONPATH=str(_packages()))
+    assert re.findall("ship ([0-9]) with the key tidegate", said) == ["7"], said
+
+
+def one_file(relay):
+    """From an empty folder to a Python worker that has handled an event, with one SQL file. Programs go on with its queue, and it with theirs."""
+    printed = relay.run("migrate", "--print", DATABASE_URL="")
+    files = {"tidegate.sql": printed, "worker.py": (EXAMPLES.parent / "pull" / "worker.py").read_text()}
+    said = begun(relay, "With one SQL file", "one_file", "plain", files, path=[Path(PSQL).parent], PYTHONPATH=str(tools.install(PSYCOPG, dependencies=True)))
+    assert "order_placed | COMPLETED" in said and '{"items": 1}' in said, said
+    url = relay.at("one_file", "plain")
+    assert relay.run("migrate", "--print", DATABASE_URL=url) == ""
+    assert json.loads(relay.run("migrate", "--json", DATABASE_URL=url))["applied"] == []
+    relay.declare(ship())
+    assert relay.run("migrate", "--print") == "", "a queue that a program has made lacks nothing"
+    again = psql(url, printed)
+    assert again.returncode == 3 and "queue_migrations_pkey" in again.stderr, again
+    old = psql(relay.at("postgres"), printed.replace("150000", "990000"))
+    assert old.returncode == 3 and "is too old: upgrade to 15 or newer" in old.stderr, old
+    # A queue of an older version, in another schema.
+    relay.database.run("CREATE DATABASE older OWNER plain")
+    older, named = relay.at("older", "plain"), relay.run("migrate", "--print", "--schema", "acme", "--roles", DATABASE_URL="")
+    for text in (named.partition("INSERT INTO acme.queue_migrations VALUES (10,")[0] + "COMMIT;", None):
+        done = psql(older, text or relay.run("migrate", "--print", "--schema", "acme", DATABASE_URL=older))
+        assert done.returncode == 0, done.stderr
+    assert relay.run("migrate", "--print", "--schema", "acme", DATABASE_URL=older) == ""
+    roles = relay.run("migrate", "--print", "--schema", "acme", "--roles", DATABASE_URL=older)
+    done = psql(relay.at("older"), roles)
+    assert done.returncode == 0, done.stderr
+    assert relay.run("migrate", "--print", "--schema", "acme", "--roles", DATABASE_URL=older) == ""
+    for place in ({"DATABASE_URL": url}, {"DATABASE_URL": older, "TIDEGATE_SCHEMA": "acme"}):
+        checks = json.loads(subprocess.run([relay.program, "doctor", "--json"], env={**relay.environment, **place}, capture_output=True).stdout)["checks"]
+        [drift] = [check for check in checks if check["name"] == "schema drift"]
+        assert drift["state"] == "ok", drift
+
+
+def only_polled(relay):
+    """A queue that no drain ever sees keeps its promises: attempts, lapsed leases, deadlines, retention and the log's days."""
+    relay.database.run("CREATE DATABASE only_polled OWNER plain")
+    url = relay.at("only_polled", "plain")
+    assert psql(url, relay.run("migrate", "--print", DATABASE_URL="")).returncode == 0
+    queue = local.Database(url)
+    queue.run("SELECT tidegate.register_kind('slow', '{\"max_attempts\": 3}'), tidegate.register_kind('late'), tidegate.register_kind('brief')")
+    refused = psql(url, "SELECT tidegate.register_kind('No Kind')")
+    assert "kind: must have 1 to 100 characters of a-z" in refused.stderr, refused
+    queue.run("SELECT tidegate.set_retention('brief', '0', '0', 'for a test')")
+    queue.run("SELECT tidegate.publish('slow', '1'), tidegate.publish('late', '2', expires_at => now() + interval '1 s'), tidegate.publish('brief', '3')")
+    # A program's function that fails is passed over.
+    queue.run("CREATE FUNCTION broken(timestamptz, integer, boolean) RETURNS jsonb LANGUAGE sql AS 'SELECT (1 / 0)::text::jsonb'")
+    queue.run("SELECT tidegate.declare_retention('public.broken', '1 day')")
+
+    def polled(kind, lease):
+        rows = wait_for(lambda: queue.run(f"SELECT id, token, attempt FROM tidegate.poll('{{{kind}}}', lease => '{lease}')"))
+        return rows[0]
+
+    assert polled("slow", "1 s")[2] == 1
+    # Its worker is gone.
+    [id, token, attempt] = polled("slow", "1 min")
+    assert attempt == 2, attempt
+    queue.run(f"SELECT tidegate.retry({id}, '{token}', '{{\"code\": \"down\"}}', '1 s')")
+    [id, token, attempt] = polled("slow", "1 s")
+    assert attempt == 3, attempt
+    [brief, its_token, _] = polled("brief", "1 min")
+    queue.run(f"SELECT tidegate.finalize({brief}, '{its_token}')")
+
+    def cleaned():
+        said = queue.holds("SELECT tidegate.cleanup()")
+        said = json.loads(said) if isinstance(said, str) else said
+        assert [one["passed_over"] for one in said["did"] if "passed_over" in one] == ["division by zero"], said
+        ends = {tuple(row) for row in queue.run("SELECT kind, status, errors->-1->>'code' FROM tidegate.event_log")}
+        return said["finished"] and ends == {("slow", "FAILED", "abandoned"), ("late", "FAILED", "expired")}
+
+    assert queue.holds("SELECT count(*) FROM tidegate.missing_log_days()") > 0
+    wait_for(cleaned)
+    assert queue.holds("SELECT count(*) FROM tidegate.missing_log_days()") == 0
+    assert queue.holds("SELECT count(*) FROM tidegate.event_log_default") == 0
+
+
+def wait_for(happens):
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := happens()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found
+
+
+def psql(url, text):
+    return subprocess.run([PSQL, "--no-psqlrc", "-qv", "ON_ERROR_STOP=1", "-f", "-", url], input=text, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def checked(relay):
@@ -611,7 +719,7 @@ def examined(relay):
     assert len(found) == 3 and all("unreachable" in one for one in found), found
 
 
-ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
+ALL = [checked, newcomer, one_file, only_polled, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
        function, redirects, fifo_queue, moto, *recipes.ALL, *cron.ALL]
 
 
