@@ -186,10 +186,7 @@ impl Bench {
             .map_or(&*self.url, |found| found.0);
         let url = format!("{server}/{name}");
         let database = Database::new(&url, 1)?;
-        Migrate::new(&database, kinds)
-            .tables(&[TABLES])
-            .run()
-            .await?;
+        Migrate::new(kinds).tables(&[TABLES]).run(&database).await?;
         let client = connect(&url).await?;
         Ok(Queue { url, name, client })
     }

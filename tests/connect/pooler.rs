@@ -481,12 +481,7 @@ async fn i1_an_unreachable_server_behind_the_pooler_is_a_clear_error_and_costs_n
     Cli::at(&url).json(&["migrate"]).await;
     let database = Database::new(&url, 4).unwrap();
     let client = support::connect(&cluster.url("postgres")).await;
-    tidegate_core::queue::register_kinds(
-        &client,
-        <crate::support::probe::Probe as tidegate::Event>::KINDS,
-    )
-    .await
-    .unwrap();
+    support::register::<crate::support::probe::Probe>(&client).await;
     crate::support::probe::publish_acts(&client, 3).await;
     // One has been there before the server goes, one comes while it is away.
     let before = database.connect().await.unwrap();

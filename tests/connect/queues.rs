@@ -17,9 +17,9 @@ use tokio_postgres::error::SqlState;
 async fn queue_in(db: &TestDb, schema: &str) -> Database {
     let schema = Schema::named(schema).unwrap();
     let queue = db.database().with_schema(schema).unwrap();
-    Migrate::new(&queue, Probe::KINDS)
+    Migrate::new(Probe::KINDS)
         .with_roles()
-        .run()
+        .run(&queue)
         .await
         .unwrap();
     queue
@@ -120,7 +120,7 @@ async fn owned() -> (TestDb, Database) {
 async fn with_roles(queue: &Database, schema: &str) -> Result<(), String> {
     let schema = Schema::named(schema).unwrap();
     let queue = queue.clone().with_schema(schema).unwrap();
-    let migrated = Migrate::new(&queue, Probe::KINDS).with_roles().run().await;
+    let migrated = Migrate::new(Probe::KINDS).with_roles().run(&queue).await;
     migrated.map(drop).map_err(|error| error.to_string())
 }
 
@@ -239,7 +239,7 @@ async fn a_program_works_on_the_queue_that_its_setting_or_flag_names() {
     let usual = Schema::default();
     let usual = db.database().with_schema(usual).unwrap();
     let kinds = app::Event::KINDS;
-    Migrate::new(&usual, kinds).run().await.unwrap();
+    Migrate::new(kinds).run(&usual).await.unwrap();
     let acme = Cli::on(&db).with("TIDEGATE_SCHEMA", "acme");
     let payload = "{\"grant_number\": \"G-1\"}";
     let publish = ["publish", "grant_letter_viewed", "--payload", payload];

@@ -127,8 +127,8 @@ fn with_roles(migrate: Migrate<'_>) -> Migrate<'_> {
 
 async fn migrated(url: &str, how: for<'a> fn(Migrate<'a>) -> Migrate<'a>) -> MigrateReport {
     let database = Database::new(url, 2).unwrap();
-    let migrate = Migrate::new(&database, app::Event::KINDS).tables(&[app::TABLES]);
-    how(migrate).run().await.unwrap()
+    let migrate = Migrate::new(app::Event::KINDS).tables(&[app::TABLES]);
+    how(migrate).run(&database).await.unwrap()
 }
 
 /// Runs a statement of the program's with empty arrays and nulls: rights are checked all the same.
@@ -652,8 +652,8 @@ async fn a_program_of_another_with_tables_of_the_same_name_gets_its_own_grants_a
     .grants("GRANT INSERT ON orders TO @tidegate_drain");
     let db = support::empty_database().await;
     let database = db.database();
-    let migrate = Migrate::new(&database, &["order_placed"]).tables(&[TABLES]);
-    assert!(migrate.with_roles().run().await.unwrap().roles);
+    let migrate = Migrate::new(&["order_placed"]).tables(&[TABLES]);
+    assert!(migrate.with_roles().run(&database).await.unwrap().roles);
     let granted = "SELECT has_table_privilege('tidegate_drain', 'orders', 'INSERT')
                           AND has_table_privilege('tidegate_read', 'tidegate.app_migrations', 'SELECT')
                           AND to_regnamespace('forms') IS NULL";
@@ -739,8 +739,8 @@ async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made(
     let url = as_user(&db.url, &tenant);
     let database = Database::new(&url, 1).unwrap();
     let refused = async || {
-        Migrate::new(&database, &[])
-            .run()
+        Migrate::new(&[])
+            .run(&database)
             .await
             .unwrap_err()
             .to_string()
@@ -754,22 +754,15 @@ async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made(
         format!("CREATE SCHEMA tidegate; GRANT USAGE, CREATE ON SCHEMA tidegate TO {tenant}");
     admin.batch_execute(&lent).await.unwrap();
     for _ in 0..2 {
-        Migrate::new(&database, &["case_opened"])
-            .run()
-            .await
-            .unwrap();
+        Migrate::new(&["case_opened"]).run(&database).await.unwrap();
     }
     // The roles need its owner once.
-    let roles = Migrate::new(&database, &[]).with_roles().run().await;
+    let roles = Migrate::new(&[]).with_roles().run(&database).await;
     let why = roles.unwrap_err().to_string();
     let (_, grant) = why.split_once("let the roles use it: ").expect(&why);
     admin.batch_execute(grant).await.unwrap();
     for _ in 0..2 {
-        let report = Migrate::new(&database, &[])
-            .with_roles()
-            .run()
-            .await
-            .unwrap();
+        let report = Migrate::new(&[]).with_roles().run(&database).await.unwrap();
         assert!(report.roles);
     }
     let event = tidegate::NewEvent::raw("case_opened", None);
@@ -780,9 +773,9 @@ async fn whoever_may_make_no_schema_migrates_the_one_that_an_administrator_made(
         format!("DROP SCHEMA tidegate CASCADE; CREATE SCHEMA tidegate AUTHORIZATION {tenant}");
     admin.batch_execute(&drop).await.unwrap();
     assert!(
-        Migrate::new(&database, &[])
+        Migrate::new(&[])
             .with_roles()
-            .run()
+            .run(&database)
             .await
             .unwrap()
             .roles

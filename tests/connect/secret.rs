@@ -61,8 +61,8 @@ impl User {
         server.batch_execute(&create).await.unwrap();
         let database = Database::new(&cluster.url(name), 1).unwrap();
         let kinds = <tidegate_job::app::Event as tidegate::Event>::KINDS;
-        let migrate = Migrate::new(&database, kinds).tables(&[tidegate_job::app::TABLES]);
-        migrate.run().await.unwrap();
+        let migrate = Migrate::new(kinds).tables(&[tidegate_job::app::TABLES]);
+        migrate.run(&database).await.unwrap();
         let admin = support::connect(&cluster.url(name)).await;
         let create = format!("CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'");
         admin.batch_execute(&create).await.unwrap();

@@ -94,8 +94,8 @@ impl Console {
 /// Creates a login for the console, with the rights of an operator, and returns its URL.
 async fn operator_of(db: &TestDb) -> String {
     let owner = db.database();
-    let migrate = Migrate::new(&owner, app::Event::KINDS).tables(&[app::TABLES]);
-    migrate.with_roles().run().await.unwrap();
+    let migrate = Migrate::new(app::Event::KINDS).tables(&[app::TABLES]);
+    migrate.with_roles().run(&owner).await.unwrap();
     let login = format!("console_function_of_{}", db.name());
     let sql =
         format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN IN ROLE tidegate_operate");

@@ -185,8 +185,8 @@ const RIGHTS: &str = "
 async fn the_rights_of_every_role() {
     let db = support::empty_database().await;
     let owner = db.database();
-    let migrate = Migrate::new(&owner, app::Event::KINDS).tables(&[app::TABLES]);
-    migrate.with_roles().run().await.unwrap();
+    let migrate = Migrate::new(app::Event::KINDS).tables(&[app::TABLES]);
+    migrate.with_roles().run(&owner).await.unwrap();
     let rows = db.client().await.query(RIGHTS, &[]).await.unwrap();
     let rights = rows.iter().map(|row| row.get(0)).collect();
     golden("rights.txt", &text(rights));

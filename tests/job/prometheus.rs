@@ -24,8 +24,8 @@ use crate::support::{self, TestDb, contains, execute, project_file};
 /// Returns the URL of a login that may only read figures, in a database with the roles.
 async fn readable(db: &TestDb, kinds: &[&'static str]) -> String {
     let owner = db.database();
-    let migrate = tidegate::migrate::Migrate::new(&owner, kinds).tables(&[app::TABLES]);
-    migrate.with_roles().run().await.unwrap();
+    let migrate = tidegate::migrate::Migrate::new(kinds).tables(&[app::TABLES]);
+    migrate.with_roles().run(&owner).await.unwrap();
     let login = format!("metrics_of_{}", db.name());
     let sql =
         format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN IN ROLE tidegate_read");

@@ -38,8 +38,7 @@ pub async fn opened() -> (TestDb, Client) {
 /// The same, with the kinds of these events, too.
 pub async fn opened_for<E: Event>() -> (TestDb, Client) {
     let (database, client) = opened().await;
-    let known = tidegate_core::queue::register_kinds(&client, E::KINDS).await;
-    known.expect("kinds are registered");
+    test_support::register::<E>(&client).await;
     (database, client)
 }
 

@@ -113,9 +113,9 @@ async fn a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_le
     let migrate = tokio::spawn({
         let database = database.clone();
         async move {
-            Migrate::new(&database, AppEvent::KINDS)
+            Migrate::new(AppEvent::KINDS)
                 .tables(&[MORE])
-                .run()
+                .run(&database)
                 .await
         }
     });
@@ -146,9 +146,9 @@ async fn a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_le
     // Between the tries, at least.
     assert!(published > 1, "{published}");
     idle.batch_execute("ROLLBACK").await.unwrap();
-    let done = Migrate::new(&database, AppEvent::KINDS)
+    let done = Migrate::new(AppEvent::KINDS)
         .tables(&[MORE])
-        .run()
+        .run(&database)
         .await;
     assert_eq!(done.unwrap().applied, ["V1__more"]);
 }

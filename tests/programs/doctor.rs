@@ -954,7 +954,7 @@ async fn compatibility_settings_of_a_role_have_no_influence() {
         client.batch_execute(&set).await.unwrap();
     }
     let database = db.database();
-    Migrate::new(&database, Probe::KINDS).run().await.unwrap();
+    Migrate::new(Probe::KINDS).run(&database).await.unwrap();
     publish(
         &db.client().await,
         [act("a"), act("b").group("g"), pair("c")],

@@ -195,8 +195,8 @@ async fn i1_publishers_beyond_the_servers_connections_learn_why_and_lose_nothing
     let cluster = Cluster::start(&[OsStr::new("--set"), OsStr::new(&cap)]);
     let url = cluster.url("postgres");
     let database = Database::new(&url, 1).unwrap();
-    let migrate = Migrate::new(&database, app::Event::KINDS);
-    migrate.run().await.unwrap();
+    let migrate = Migrate::new(app::Event::KINDS);
+    migrate.run(&database).await.unwrap();
     let observer = support::connect(&url).await;
 
     // All at once, and nobody lets go before everyone has tried.

@@ -15,7 +15,7 @@ use serde_json::json;
 use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
-    NewEvent, Policy, ServiceState, StopReason,
+    NewEvent, ServiceState, StopReason,
 };
 use tidegate_core::queue;
 
@@ -605,13 +605,8 @@ async fn a_kind_waits_as_long_as_its_policy_says_and_what_is_paused_waits_on() {
     let (cli, post) = (Cli::on(&db), Post::down());
     publish(&client, (0..10).map(|n| letter(&n.to_string()))).await;
     drain(&db, &post).await;
-    let late = [(
-        "letter",
-        Policy::default().give_up_after(Duration::from_hours(1)),
-    )];
-    queue::declare_policies(&client, &["letter"], &late)
-        .await
-        .unwrap();
+    let late = r#"SELECT tidegate.register_kind('letter', '{"give_up_after_ms": 3600000}')"#;
+    client.batch_execute(late).await.unwrap();
     has_waited(&client, "2 hours").await;
     let why = ["--reason", "we wait"];
     cli.json(&[&["pause", "letter"][..], &why].concat()).await;

@@ -58,9 +58,9 @@ impl Site {
         let cluster = Cluster::start(&options);
         let url = cluster.url("postgres");
         let database = Database::new(&url, 1).unwrap();
-        Migrate::new(&database, app::Event::KINDS)
+        Migrate::new(app::Event::KINDS)
             .tables(&[app::TABLES])
-            .run()
+            .run(&database)
             .await
             .unwrap();
         let observer = support::connect(&url).await;

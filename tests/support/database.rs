@@ -60,9 +60,15 @@ pub async fn opened_like(
 /// Returns [`database_for`] these events, and a connection to it.
 pub async fn opened_for<E: Event>() -> (TestDb, Client) {
     let (database, client) = opened().await;
-    let known = tidegate_core::queue::register_kinds(&client, E::KINDS).await;
-    known.expect("kinds are registered");
+    register::<E>(&client).await;
     (database, client)
+}
+
+/// Registers the kinds of these events.
+pub async fn register<E: Event>(client: &Client) {
+    let kinds = "SELECT tidegate.register_kind(k) FROM unnest($1::text[]) AS k";
+    let known = client.query(kinds, &[&E::KINDS]).await;
+    known.expect("kinds are registered");
 }
 
 /// Returns a database without a schema.
@@ -158,7 +164,7 @@ async fn make(admin: &Client, name: &str, kinds: &[&str], tables: &[Migrations])
     }
     let url = cluster().url(name);
     let database = Database::new(&url, 1).expect("the template's URL is valid");
-    let migrated = Migrate::new(&database, kinds).tables(tables).run().await;
+    let migrated = Migrate::new(kinds).tables(tables).run(&database).await;
     migrated.expect("the template is migrated");
     drop(database);
     // Leaves a cache of the catalogs, which is copied too.

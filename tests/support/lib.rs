@@ -45,7 +45,7 @@ mod tls;
 pub use cluster::Cluster;
 pub use database::{
     TestDb, as_user, connect, copy_of, database, database_for, empty_database, opened, opened_for,
-    opened_like,
+    opened_like, register,
 };
 pub use finalize::{finalize, lease_away};
 pub use pooler::{Pooler, cannot_be_pooled};

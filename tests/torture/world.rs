@@ -337,8 +337,8 @@ impl World {
 /// Creates the schema, and the triggers that record changes.
 async fn prepare(url: &str) {
     let database = Database::new(url, 1).unwrap();
-    let migrate = Migrate::new(&database, Torture::KINDS);
-    migrate.run().await.unwrap();
+    let migrate = Migrate::new(Torture::KINDS);
+    migrate.run(&database).await.unwrap();
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(WITNESS).await.unwrap();

@@ -61,7 +61,7 @@ use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::answer::{print, print_document, print_error};
+use self::answer::{print, print_document, print_error, write};
 
 /// Runs the program as a command line with every verb, and returns the exit code.
 #[must_use]
@@ -72,6 +72,10 @@ pub fn run(program: Program) -> ExitCode {
 fn give(answer: &Answer, as_json: bool) -> ExitCode {
     let written = if as_json {
         print_document(&answer.document)
+    } else if answer.text.is_empty() {
+        ExitCode::SUCCESS
+    } else if answer.is_raw {
+        write(&answer.text)
     } else {
         print(answer.text.trim_end())
     };

@@ -7,9 +7,9 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
 use tidegate::{Error, Lookup};
-use tidegate_admin::Program;
 use tidegate_admin::logs::write_line;
 use tidegate_admin::program::{Failure, Runtime};
+use tidegate_admin::{Program, Request};
 
 use crate::answer::{Answer, print, print_error, program_name};
 use crate::args::{self, Cli, New, Verb};
@@ -23,7 +23,7 @@ use crate::{block_on, colour, fail, give, misused, report, verbs};
 /// use tidegate_cli::clap::Parser;
 /// use tidegate_cli::{Answer, Ask, CommandLine};
 /// # use tidegate::{Context, Dispatch, Done, Handlers};
-/// # use tidegate_admin::Program;
+/// # use tidegate_admin::{Program, Request};
 /// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 /// # struct Handling;
 /// # impl Dispatch for Handling {
@@ -308,6 +308,14 @@ impl CommandLine {
             runtime.metrics_to = write_line;
             Ok::<_, Error>(runtime)
         };
+        if let Chosen::OfAll(verb) = &chosen
+            && let Verb::Listed(Request::Migrate(wanted)) = &**verb
+            && wanted.print
+            && ["DATABASE_URL", "DATABASE_SECRET_ID"].map(lookup) == [None, None]
+        {
+            let report = self.program.print(lookup, wanted.roles).await?;
+            return Ok(verbs::script(wanted, &report)?);
+        }
         match chosen {
             Chosen::OfAll(verb) => verbs::answer(&start(self.program)?, *verb, json).await,
             Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {

@@ -65,8 +65,7 @@ CREATE TABLE @tidegate.event_kind (
     policy              jsonb       NOT NULL DEFAULT '{}' CHECK (@tidegate.policy_refusal(policy) IS NULL)
 );
 COMMENT ON TABLE @tidegate.event_kind IS
-    'The kinds of events that may be published, one row per kind. `tidegate migrate` registers the kinds that the program '
-    'handles.';
+    'The kinds of events that may be published, one row per kind. Registered by `tidegate migrate` and register_kind().';
 COMMENT ON COLUMN @tidegate.event_kind.kind IS 'The name of the kind, 1 to 100 characters.';
 COMMENT ON COLUMN @tidegate.event_kind.retention_completed IS
     'How long events that ended COMPLETED stay in the log, 0 to 3660 days. Set by set_retention().';
@@ -77,7 +76,7 @@ COMMENT ON COLUMN @tidegate.event_kind.paused IS
 COMMENT ON COLUMN @tidegate.event_kind.registered_at IS 'When the kind was registered.';
 COMMENT ON COLUMN @tidegate.event_kind.policy IS
     'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, '
-    'backoff_ms, backoff_max_ms, concurrency, batch, batch_within_ms and give_up_after_ms. Set by `tidegate migrate`.';
+    'backoff_ms, backoff_max_ms, concurrency, batch, batch_within_ms and give_up_after_ms. Set by register_kind().';
 
 -- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the
 -- group's key selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.
@@ -174,8 +173,7 @@ CREATE TABLE @tidegate.event_queue (
 );
 COMMENT ON TABLE @tidegate.event_queue IS
     'Live events: published and not finished yet. A plain INSERT of kind and payload publishes an event without a group. A '
-    'finished event moves to event_log. The table lease says which worker holds an event; the view events shows both '
-    'together.';
+    'finished event moves to event_log. The table lease says which worker holds an event; the view events shows both.';
 COMMENT ON COLUMN @tidegate.event_queue.id IS
     'The event''s id, drawn from a sequence. Later events have higher ids. The ids of one group follow the order of the '
     'commits.';
@@ -189,8 +187,7 @@ COMMENT ON COLUMN @tidegate.event_queue.group_key IS
     'Events with the same key run one after the other, in the order in which they were published. 1 to 200 characters. '
     'Null: no order. Only the functions that publish can set it, because the order needs their lock.';
 COMMENT ON COLUMN @tidegate.event_queue.dedup_key IS
-    'While an event is live, no other event of the same kind and key is stored. 1 to 200 characters. Null: no '
-    'deduplication.';
+    'While an event is live, no other of the same kind and key is stored. 1 to 200 characters. Null: no deduplication.';
 COMMENT ON COLUMN @tidegate.event_queue.correlation_id IS
     'A text of the publisher, to find related events. It is copied to the log, to follow-ups and into traces. 1 to 200 '
     'characters, or null.';
@@ -201,8 +198,7 @@ COMMENT ON COLUMN @tidegate.event_queue.lapses IS
     'alone, and with ten it ends FAILED.';
 COMMENT ON COLUMN @tidegate.event_queue.max_attempts IS 'How many attempts the event has before it ends FAILED, 1 to 1000.';
 COMMENT ON COLUMN @tidegate.event_queue.delayed IS
-    'True while available_at is in the future. Maintained by triggers; keeps delayed events out of the index of ready '
-    'events.';
+    'True while available_at is in the future. Set by triggers; keeps delayed events out of the index of ready ones.';
 COMMENT ON COLUMN @tidegate.event_queue.stray IS 'True if the event may be free behind the position of a drain''s walk. Internal.';
 COMMENT ON COLUMN @tidegate.event_queue.kind_known IS
     'True if the function that wrote the row has checked the kind. A plain INSERT leaves it false, and a trigger checks. '

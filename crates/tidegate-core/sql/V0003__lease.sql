@@ -836,8 +836,7 @@ CREATE FUNCTION @tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE 
      LIMIT most
 $$;
 COMMENT ON FUNCTION @tidegate.unmarked_events IS
-    'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: the most '
-    'rows.';
+    'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: rows.';
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION @tidegate.ranges, @tidegate.remove_ended, @tidegate.choose, @tidegate.in_order, @tidegate.lease, @tidegate.read_leased,

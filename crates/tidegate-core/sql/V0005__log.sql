@@ -115,8 +115,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION @tidegate.logged IS
-    'A finished event, as a row of event_log; no row if it is not in the log. id: the event''s id. Reads one partition at a '
-    'time.';
+    'A finished event, as a row of event_log; no row if it is not there. id: the event''s id. Reads one partition at a time.';
 
 -- Returns which of these leases have finished their event, for a worker that lost the answer to an end. It
 -- looks at one partition at a time (see found_in), and stops when it has found all events that are not live.
@@ -492,8 +491,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION @tidegate.set_retention IS
     'Sets how long finished events of a kind are kept; applies to events that end from now on. kind: a registered kind. '
-    'completed and failed: 0 to 3660 days; null leaves the value unchanged. reason: the reason, required. actor: the '
-    'operator''s name.';
+    'completed and failed: 0 to 3660 days; null leaves the value. reason: the reason, required. actor: the operator''s name.';
 
 -- Whether the owner of the schema has logged in, who may say in tests what time it is.
 CREATE FUNCTION @tidegate.is_owner() RETURNS boolean
@@ -596,10 +594,36 @@ COMMENT ON FUNCTION @tidegate.cleanup_step IS
     'at first, then next of the last call, until next is null. The options are batch (the most rows of a step, 1 to '
     '100000), older_than (end live events only if they were published at least this many seconds ago), dry_run (report what '
     'would be done), actor (the operator''s name), stages, and now (an earlier time to use as the present; more than a day ago '
-    'only for the owner of the schema, for tests). skip: true passes over the step, for example because a lock was not '
-    'available in 200 ms.';
+    'only for the owner of the schema, for tests). skip: true passes over the step.';
+
+CREATE FUNCTION @tidegate.cleanup(budget interval DEFAULT '1 second', options jsonb DEFAULT '{}') RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    until CONSTANT timestamptz := clock_timestamp() + budget;
+    step jsonb := jsonb_build_object('next', options);
+    did jsonb := '[]';
+BEGIN
+    PERFORM @tidegate.refuse('budget: must be 100 milliseconds to 1 minute, got ' || coalesce(budget::text, 'NULL'))
+      WHERE (budget BETWEEN interval '100 ms' AND interval '1 minute') IS NOT TRUE;
+    LOOP
+        BEGIN
+            step := @tidegate.cleanup_step(step->'next');
+            did := did || coalesce((SELECT jsonb_object_agg(d.key, d.value) FROM jsonb_each(step->'did') AS d
+                                     WHERE d.value NOT IN ('0', '[]', '{}')), '[]');
+        EXCEPTION WHEN OTHERS THEN
+            did := did || jsonb_build_object('passed_over', SQLERRM);
+            step := @tidegate.cleanup_step(step->'next', true);
+        END;
+        EXIT WHEN step->'next' = 'null' OR clock_timestamp() >= until;
+    END LOOP;
+    RETURN jsonb_build_object('did', did, 'finished', step->'next' = 'null');
+END $$;
+COMMENT ON FUNCTION @tidegate.cleanup IS
+    'Does a cleanup, or a part of it, in one transaction; for a timer where no drain runs. It also breaks the leases of dead workers '
+    'and ends events whose deadline has passed. budget: when to stop, 100 milliseconds to 1 minute. options: those of cleanup_step(). '
+    'Returns an object with did, what the steps did or why one was passed over, and finished: false if the next call has more to do.';
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION @tidegate.logged TO @tidegate_drain, @tidegate_operate;
 GRANT EXECUTE ON FUNCTION @tidegate.logged_under TO @tidegate_drain;
-GRANT EXECUTE ON FUNCTION @tidegate.set_retention, @tidegate.log_partitions, @tidegate.cleanup_step TO @tidegate_operate;
+GRANT EXECUTE ON FUNCTION @tidegate.set_retention, @tidegate.log_partitions, @tidegate.cleanup_step, @tidegate.cleanup TO @tidegate_operate;

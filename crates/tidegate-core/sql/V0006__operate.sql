@@ -185,8 +185,8 @@ CREATE FUNCTION @tidegate.made_replays(entry @tidegate.audit) RETURNS boolean
 -- A filter must be safe to repeat: using the same time window twice must not run an event twice. It therefore
 -- leaves out events that were already replayed, and events that are replays themselves and so entered an open
 -- window by the first call. A replay proves that its original was replayed; after the replay's own retention
--- the audit proves it. `again` includes both, but takes only the original event of each lineage. A filter
--- never takes events that an operator cancelled. `known` is the last audit row of a replay that the caller
+-- the audit proves it. It also leaves out events that an operator cancelled. `again` includes all three, but
+-- takes only the original event of each lineage. `known` is the last audit row of a replay that the caller
 -- saw before it waited for other sessions.
 --
 -- It is planned anew each time: a filter for dead letters then finds them by their own index, and not by a
@@ -392,7 +392,7 @@ COMMENT ON FUNCTION @tidegate.replay IS
     '(ended at this time or later; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or '
     'FAILED). reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, '
     'up to 200 characters. limit: the most events, 1 to 100000. dry_run: true reports what would be done and changes '
-    'nothing. again: includes events that were replayed before. failed_handlers_only: skips handlers that had succeeded. '
+    'nothing. again: includes events that were replayed or cancelled. failed_handlers_only: skips handlers that had succeeded. '
     'expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only '
     'dead letters whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
     'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';

@@ -1,30 +1,28 @@
--- How events of a kind are handled, if it differs from the defaults: what its program declares. Publishers
--- read the number of attempts from it. Drains read the rest, together with their leases. The limit of events
--- that run at the same time is the limit of a service with the name `kind:…`, which all drains share.
-
--- Stores the policies that a program declares. A declaration is complete, so values that are no longer
--- declared are removed.
-CREATE FUNCTION @tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
+-- The kinds that programs handle, and how events of a kind are handled if it differs from the defaults.
+-- Publishers read the number of attempts from the policy. Drains read the rest, together with their leases.
+-- The limit of events that run at the same time is the limit of a service with the name `kind:…`, which all
+-- drains share.
+CREATE FUNCTION @tidegate.register_kind(kind text, policy jsonb DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
 DECLARE
-    declared record;
+    wanted CONSTANT jsonb := jsonb_strip_nulls(policy);
 BEGIN
-    PERFORM @tidegate.refuse(format('policy of %s: ', d.kind) || @tidegate.policy_refusal(d.policy::jsonb))
-       FROM unnest(kinds, policies) AS d(kind, policy);
-    FOR declared IN
-        UPDATE @tidegate.event_kind AS k SET policy = d.policy::jsonb
-          FROM unnest(kinds, policies) AS d(kind, policy)
-         WHERE k.kind = d.kind AND k.policy <> d.policy::jsonb
-        RETURNING k.kind, (k.policy->>'concurrency')::integer AS most
-    LOOP
-        IF declared.most IS NULL THEN
-            UPDATE @tidegate.service AS s SET max_running = NULL WHERE s.service = 'kind:' || declared.kind AND s.max_running IS NOT NULL;
-            CONTINUE;
-        END IF;
-        PERFORM @tidegate.refuse('concurrency: must not be given for a kind of more than 95 characters, got ' || char_length(declared.kind))
-          WHERE char_length(declared.kind) > 95;
+    PERFORM @tidegate.refuse(CASE
+        WHEN (kind ~ '^[a-z0-9_.-]{1,100}$') IS NOT TRUE
+            THEN 'kind: must have 1 to 100 characters of a-z, 0-9, _, . and -, got ' || coalesce(quote_literal(kind), 'NULL')
+        WHEN @tidegate.policy_refusal(coalesce(wanted, '{}')) IS NOT NULL THEN format('policy of %s: ', kind) || @tidegate.policy_refusal(wanted)
+        WHEN wanted ? 'concurrency' AND char_length(kind) > 95
+            THEN 'concurrency: must not be given for a kind of more than 95 characters, got ' || char_length(kind) END);
+    INSERT INTO @tidegate.event_kind AS k (kind) VALUES (kind) ON CONFLICT DO NOTHING;
+    UPDATE @tidegate.event_kind AS k SET policy = wanted WHERE k.kind = register_kind.kind AND k.policy <> wanted;
+    IF FOUND THEN
         INSERT INTO @tidegate.service AS s (service, kinds, max_running)
-        VALUES ('kind:' || declared.kind, ARRAY[declared.kind], declared.most)
+        SELECT 'kind:' || kind, ARRAY[kind], (wanted->>'concurrency')::integer
+         WHERE wanted ? 'concurrency' OR EXISTS (SELECT FROM @tidegate.service AS s WHERE s.service = 'kind:' || kind)
         ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
-    END LOOP;
+    END IF;
 END $$;
+COMMENT ON FUNCTION @tidegate.register_kind IS
+    'Registers a kind, so that its events may be published; as the owner of the schema. kind: 1 to 100 characters of a-z, 0-9, _, '
+    '. and -. policy: an object as in event_kind.policy, which replaces the one before; null leaves it.';

@@ -161,10 +161,9 @@ COMMENT ON FUNCTION @tidegate.poll IS
     'Leases the next ready events, lowest id first, for a program that handles events by SQL. Commit before the work begins. '
     'kinds: 1 to 100 registered kinds. most: the most events, 1 to 1000. lease: how long they are leased, 1 second to 12 hours. '
     'now: the time that decides what is due, what has expired and which poller has died, and from which the lease runs; for '
-    'tests, and only for the owner of the schema. Returns '
-    'one row per event, none if nothing is ready. token: the lease, which the later calls name. attempt: the number of this '
-    'attempt. lease_expires_at: end the events by then, or call extend(). idempotency_key: the same for every attempt. '
-    'progress: what earlier attempts stored.';
+    'tests, and only for the owner of the schema. Returns one row per event, none if nothing is ready. token: the lease, which '
+    'the later calls name. attempt: the number of this attempt. lease_expires_at: end the events by then, or call extend(). '
+    'idempotency_key: the same for every attempt. progress: what earlier attempts stored.';
 
 -- Locks the lease of an event for its end, and returns the event. Null values if the lease does not hold it.
 CREATE FUNCTION @tidegate.pulled(id bigint, token uuid) RETURNS @tidegate.event_queue

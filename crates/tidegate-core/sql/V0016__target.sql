@@ -48,8 +48,7 @@ DECLARE
     named CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(file->'kinds'));
     difference jsonb;
 BEGIN
-    INSERT INTO @tidegate.event_kind (kind) SELECT unnest(named) ON CONFLICT (kind) DO NOTHING;
-    PERFORM @tidegate.declare_policies(named, ARRAY(SELECT file->'kinds'->k->>'policy' FROM unnest(named) AS k));
+    PERFORM @tidegate.register_kind(k, file->'kinds'->k->'policy') FROM unnest(named) AS k;
     UPDATE @tidegate.event_kind AS k
        SET targets = d.targets
       FROM (SELECT e.kind, CASE WHEN e.kind = ANY (named)

@@ -7,35 +7,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::queue::retention::{Cleaned, cleanup_step};
-
-/// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a
-/// partition go to the default one.
-///
-/// # Errors
-/// When the database fails; not when a lock is not available.
-pub async fn make_partitions(client: &Client) -> Result<()> {
-    let mut steps = Steps::new(Duration::from_secs(30), None);
-    let made = steps
-        .walk(client, json!({"stages": ["make"]}), |_| ())
-        .await;
-    if let Err(Halt::Failed(error)) = made {
-        return Err(error);
-    }
-    if made.is_err() || steps.skipped > 0 {
-        tracing::warn!(
-            lock_timeouts = steps.lock_timeouts,
-            "partitions are missing; the next cleanup makes them"
-        );
-    }
-    Ok(())
-}
 
 /// Why the steps of a run ended early.
 pub enum Halt {

@@ -3,6 +3,7 @@
 //! functions that are deployed at once migrate at once.
 
 mod patience;
+mod script;
 mod stored;
 
 use std::collections::BTreeMap;
@@ -14,13 +15,15 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::stored::{Payloads, StoredSettings};
-use crate::cleanup_run::make_partitions;
 use crate::connect::{BEGIN, Client, Conn, Database, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue;
+use crate::queue::retention::{in_days, make_partitions};
+use crate::queue::statement::literal;
 use crate::queue::{Queryable, Redeclared, Targets};
 use patience::{PAUSE, Patient, SESSION, TRIES};
+use script::Step;
 
 /// The queue's own schema.
 pub const QUEUE: Migrations = crate::migrations!("queue":
@@ -45,8 +48,13 @@ pub const QUEUE: Migrations = crate::migrations!("queue":
 )
 .with_grants_within();
 
-/// The oldest Postgres on which leases work, because it introduced `range_agg` over multiranges.
-const OLDEST_SERVER: u32 = 15;
+/// What is wrong with the server or the database, as an expression of SQL; null if nothing is. 15 is the
+/// oldest Postgres on which leases work, because it introduced `range_agg` over multiranges. What the database
+/// stores must be text here.
+const UNFIT: &str = "CASE WHEN current_setting('server_version_num')::int < 150000
+              THEN format('Postgres %s is too old: upgrade to 15 or newer', current_setting('server_version'))
+         WHEN current_setting('server_encoding') <> 'UTF8'
+              THEN format('the database must be in UTF8, got %s', current_setting('server_encoding')) END";
 
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
@@ -192,6 +200,9 @@ pub struct MigrateReport {
     /// program whose handlers are stored in the database.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<BTreeMap<String, Redeclared>>,
+    /// With `print`: what the migration would do, as SQL; empty if nothing is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
 }
 
 /// Can run repeatedly.
@@ -208,14 +219,13 @@ type Difference = Option<BTreeMap<String, Redeclared>>;
 /// # async fn migrated(database: &tidegate::connect::Database) -> Result<(), tidegate::Error> {
 /// use tidegate::migrate::Migrate;
 ///
-/// Migrate::new(database, &["order_placed"]).run().await?;
+/// Migrate::new(&["order_placed"]).run(database).await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing is changed before it is run"]
 pub struct Migrate<'a> {
-    database: &'a Database,
     kinds: &'a [&'a str],
     tables: Vec<Migrations>,
     stored: StoredSettings,
@@ -227,11 +237,9 @@ pub struct Migrate<'a> {
 }
 
 impl<'a> Migrate<'a> {
-    /// Creates a migration of the queue in this database, for a program that handles these kinds
-    /// ([`KINDS`](crate::Event::KINDS)).
-    pub fn new(database: &'a Database, kinds: &'a [&'a str]) -> Self {
+    /// Creates a migration for a program that handles these kinds ([`KINDS`](crate::Event::KINDS)).
+    pub fn new(kinds: &'a [&'a str]) -> Self {
         Self {
-            database,
             kinds,
             tables: Vec::new(),
             stored: StoredSettings::default(),
@@ -295,19 +303,21 @@ impl<'a> Migrate<'a> {
     /// [`Error::Migrate`] when a migration fails, when the server is too old, when the database is newer than
     /// this program, when another migration holds the lock for longer than a minute, or when other sessions
     /// hold locks on the tables. The text then names these sessions.
-    pub async fn run(self) -> Result<MigrateReport> {
-        self.stored.check_ranges()?;
+    pub async fn run(self, database: &Database) -> Result<MigrateReport> {
+        // Checked before anything is changed.
+        let steps = self.steps()?.into_iter().map(|Step(sql, _)| sql);
+        let steps = steps.collect::<Vec<_>>().join(";\n");
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
-        let guard = self.database.connect().await?;
+        let guard = database.connect().await?;
         server(&guard).await?.map_err(Error::Migrate)?;
-        lock(&guard, self.database.schema()).await?;
-        let mut client = self.database.session().await?;
+        lock(&guard, database.schema()).await?;
+        let mut client = database.session().await?;
         let mut client = Patient::new(&mut client, &guard);
         let mut applied = Vec::new();
         let mut tries = 1;
         let (roles, difference) = loop {
-            let done = self.bring_up(&mut client, &mut applied).await;
+            let done = Box::pin(self.bring_up(&mut client, &steps, &mut applied)).await;
             match (done, client.gave_up_on()) {
                 (Err(error), Some(who)) if tries == TRIES => {
                     return Err(patience::gave_up(&error, &who));
@@ -326,15 +336,13 @@ impl<'a> Migrate<'a> {
         }
         self.report(applied, roles, difference)
     }
-}
 
-impl Migrate<'_> {
     /// Returns what a migration of the targets would change, and changes nothing.
     ///
     /// # Errors
     /// [`Error::Migrate`] when the schema is not up to date; otherwise as [`Migrate::run`].
-    pub async fn compare(self) -> Result<MigrateReport> {
-        let mut client = self.database.connect().await?;
+    pub async fn compare(self, database: &Database) -> Result<MigrateReport> {
+        let mut client = database.connect().await?;
         check(&client, &[], &self.tables).await?;
         let roles = roles_are_in_use(&client).await?;
         let failed = Error::at("migrate");
@@ -344,10 +352,14 @@ impl Migrate<'_> {
             difference = Some(queue::declare_targets(&transaction, targets, actor).await?);
         }
         transaction.rollback().await.map_err(&failed)?;
-        let report = self.report(Vec::new(), roles, difference)?;
+        self.planned(roles, difference)
+    }
+
+    /// Returns the report of a run that changes nothing.
+    fn planned(&self, roles: bool, targets: Difference) -> Result<MigrateReport> {
         Ok(MigrateReport {
             dry_run: true,
-            ..report
+            ..self.report(Vec::new(), roles, targets)?
         })
     }
 
@@ -365,6 +377,7 @@ impl Migrate<'_> {
             kinds: of_targets.unwrap_or(self.kinds.len()),
             roles,
             targets,
+            script: None,
         })
     }
 
@@ -373,61 +386,79 @@ impl Migrate<'_> {
     async fn bring_up(
         &self,
         client: &mut Patient<'_>,
+        steps: &str,
         applied: &mut Vec<String>,
     ) -> Result<(bool, Difference)> {
         make_schema(client).await?;
-        apply(client, &QUEUE, applied).await?;
-        for tables in &self.tables {
+        for tables in self.histories() {
             apply(client, tables, applied).await?;
         }
-        for statement in self.stored.statements() {
-            client.batch(&statement).await?;
-        }
-        client.batch("SELECT @tidegate.move_in()").await?;
-        client.batch(CATCH_UP).await?;
-        let declare = async |transaction: &Transaction<'_>| {
-            queue::register_kinds(transaction, self.kinds).await?;
-            self.declare_policies(transaction).await?;
-            for (expire, kept) in self.retentions {
-                queue::declare_retention(transaction, expire, *kept).await?;
-            }
-            let Some((targets, actor)) = self.targets else {
-                return Ok(None);
+        client.batch(steps).await?;
+        let mut difference = None;
+        if let Some((targets, actor)) = self.targets {
+            let declare = async |transaction: &Transaction<'_>| {
+                queue::declare_targets(transaction, targets, actor).await
             };
-            let difference = queue::declare_targets(transaction, targets, actor).await?;
-            Ok(Some(difference))
-        };
-        let difference = client.within(declare).await?;
+            difference = Some(client.within(declare).await?);
+        }
         make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
             if !roles_are_in_use(client.client()).await? {
                 let grant = ROLES.lines().rfind(|line| line.starts_with("GRANT"));
-                let grant = client
-                    .client()
-                    .conn()
-                    .schema
-                    .written(grant.unwrap_or_default());
+                let schema = &client.client().conn().schema;
+                let grant = schema.written(grant.unwrap_or_default());
                 return Err(Error::Migrate(format!(
                     "the schema belongs to another login, which must let the roles use it: {grant}"
                 )));
             }
-            for tables in std::iter::once(&QUEUE).chain(&self.tables) {
+            for tables in self.histories() {
                 client.batch(&tables.all_grants()).await?;
             }
         }
         Ok((roles, difference))
     }
 
-    async fn declare_policies(&self, client: &Transaction<'_>) -> Result<()> {
+    /// Returns what follows the files, except for targets, schedules and partitions.
+    fn steps(&self) -> Result<Vec<Step>> {
+        self.stored.check_ranges()?;
         let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
         if let Some((kind, _)) = self.policies.iter().find(unknown) {
             return Err(Error::Config(format!(
                 "policy: must be of one of the program's kinds, got {kind:?}"
             )));
         }
-        queue::declare_policies(client, self.kinds, self.policies).await
+        let moved = format!("SELECT @tidegate.move_in();{CATCH_UP}");
+        let mut steps = vec![Step(moved, "NOT @tidegate.is_copy()".to_owned())];
+        steps.extend(self.stored.steps());
+        for kind in self.kinds {
+            let policy = self.policies.iter().find(|(of, _)| of == kind);
+            let policy = policy.map(|(_, policy)| *policy).unwrap_or_default();
+            let (kind, policy) = (literal(kind), literal(&queue::text("policy", &policy)?));
+            let is_done = format!(
+                "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND k.policy = jsonb_strip_nulls({policy}))"
+            );
+            let sql = format!("SELECT @tidegate.register_kind({kind}, {policy})");
+            steps.push(Step(sql, is_done));
+        }
+        for (expire, kept) in self.retentions {
+            let expire = literal(expire);
+            let kept = kept.map(in_days).map_or("NULL".to_owned(), |(days, rest)| {
+                format!("make_interval(days => {days}, secs => {rest})")
+            });
+            let is_done = format!(
+                "(SELECT min(r.kept) FROM @tidegate.records AS r WHERE r.expire = {expire}) IS NOT DISTINCT FROM {kept}::interval"
+            );
+            let sql = format!("SELECT @tidegate.declare_retention({expire}, {kept})");
+            steps.push(Step(sql, is_done));
+        }
+        Ok(steps)
+    }
+
+    /// The queue's own files, and the program's.
+    fn histories(&self) -> impl Iterator<Item = &Migrations> {
+        std::iter::once(&QUEUE).chain(&self.tables)
     }
 }
 
@@ -452,33 +483,11 @@ pub async fn first_row(
 /// # Errors
 /// When the database fails.
 pub async fn server(client: &Client) -> Result<Result<String, String>> {
-    let sql = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('server_encoding')";
-    let Some(row) = first_row(client, sql, &[]).await? else {
+    let sql = format!("SELECT current_setting('server_version'), {UNFIT}");
+    let Some(row) = first_row(client, &sql, &[]).await? else {
         return Err(Error::Unreadable("server: no version".to_owned()));
     };
-    let (version, number): (String, i32) = (row.get(0), row.get(1));
-    let fits = refuse_encoding(row.get(2));
-    let fits = fits.and_then(|()| refuse_old_server(&version, number.unsigned_abs()));
-    Ok(fits.map(|()| version))
-}
-
-/// Returns what is wrong with a database of this encoding, if anything. What it stores must be text here.
-fn refuse_encoding(encoding: &str) -> Result<(), String> {
-    match encoding {
-        "UTF8" => Ok(()),
-        other => Err(format!("the database must be in UTF8, got {other}")),
-    }
-}
-
-/// Returns what is wrong with a server of this version, if anything. `number` has the form of
-/// `server_version_num`.
-fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
-    if number / 10_000 >= OLDEST_SERVER {
-        return Ok(());
-    }
-    Err(format!(
-        "Postgres {version} is too old: upgrade to {OLDEST_SERVER} or newer"
-    ))
+    Ok(row.get::<_, Option<String>>(1).map_or(Ok(row.get(0)), Err))
 }
 
 /// Makes the schema, unless it is there already. (`CREATE SCHEMA IF NOT EXISTS` alone would fail for a login
@@ -557,7 +566,7 @@ async fn apply(
         .set_abort_divergent(true)
         .set_abort_missing(true);
     runner.set_migration_table_name(&history);
-    refuse_newer(client.client(), &history, tables.version()?).await?;
+    known_version(client.client(), &history, tables.version()?).await?;
     let done = runner.run_async(client).await;
     let report = done
         .as_ref()
@@ -569,14 +578,14 @@ async fn apply(
         .map_err(|error| Error::Migrate(with_causes(&error)))
 }
 
-/// An older program must not touch a schema that it does not know. During a deployment, the old and the new
-/// program both run.
-async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<()> {
+/// Returns the version of a history. An older program must not touch a schema that it does not know. During a
+/// deployment, the old and the new program both run.
+async fn known_version(client: &Client, history: &str, known: i32) -> Result<i32> {
     match applied_version(client, history).await? {
         Some(version) if version > known => Err(Error::Migrate(format!(
             "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
         ))),
-        _ => Ok(()),
+        version => Ok(version.unwrap_or(0)),
     }
 }
 
@@ -593,15 +602,16 @@ async fn applied_version(client: &impl Queryable, history: &str) -> Result<Optio
         .and_then(|row| row.get(0)))
 }
 
-/// Checks that the database is exactly what this program knows: every history has this program's version, and
-/// every kind of `kinds` is registered. Changes nothing and takes no lock.
+/// Checks that the database has what this program needs: every history has this program's version or a newer
+/// one, on which it works too, and every kind of `kinds` is registered. Changes nothing and takes no lock.
 ///
 /// # Errors
-/// [`Error::Migrate`] says what is missing or newer.
+/// [`Error::Migrate`] says what is missing.
 pub async fn check(client: &impl Queryable, kinds: &[&str], tables: &[Migrations]) -> Result<()> {
     let versions = versions(client, tables).await?;
-    if let Some(other) = versions.iter().find(|version| version.differs()) {
-        return Err(Error::Migrate(other.to_string()));
+    let is_behind = |version: &&SchemaVersion| version.found < version.known;
+    if let Some(behind) = versions.iter().find(is_behind) {
+        return Err(Error::Migrate(behind.to_string()));
     }
     let unknown = queue::unregistered(client, kinds).await?;
     if unknown.is_empty() {
@@ -738,14 +748,5 @@ mod tests {
             .map(|(path, _)| &path["sql/".len()..])
             .collect();
         assert_eq!(known, there);
-    }
-
-    #[test]
-    fn a_server_before_15_is_refused_with_its_version_and_what_is_needed() {
-        let message = refuse_old_server("14.19", 140_019).unwrap_err();
-        assert_eq!(message, "Postgres 14.19 is too old: upgrade to 15 or newer");
-        for (version, number) in [("15.0", 150_000), ("18.6", 180_006)] {
-            assert_eq!(refuse_old_server(version, number), Ok(()));
-        }
     }
 }

@@ -243,7 +243,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
 /// # Errors
 /// When the database fails.
 pub async fn drain_now<D: Dispatch>(database: &Database, app: Arc<D>) -> Result<DrainReport> {
-    Migrate::new(database, D::Event::KINDS).run().await?;
+    Migrate::new(D::Event::KINDS).run(database).await?;
     let drained = drain(database, app, &DrainOptions::default()).await;
     drained.map_err(|DrainError { source, .. }| source)
 }

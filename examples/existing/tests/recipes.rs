@@ -33,7 +33,7 @@ impl Dispatch for Shop {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_is_there_when_the_callers_transaction_commits_once_for_its_key() -> Outcome {
     let database = Database::new(&url(), 2)?;
-    Migrate::new(&database, ShopEvent::KINDS).run().await?;
+    Migrate::new(ShopEvent::KINDS).run(&database).await?;
     let client = database.connect().await?;
     client
         .batch_execute("CREATE TABLE orders (id bigint PRIMARY KEY)")

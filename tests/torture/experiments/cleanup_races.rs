@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use tidegate_admin::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate_core::cleanup_run::make_partitions;
 use tidegate_core::connect::{Client, Database};
+use tidegate_core::queue::retention::make_partitions;
 
 use super::killed_workers::publisher;
 use super::{Figures, Fleet, Size, Violation, World, worker};

@@ -54,8 +54,11 @@ pub async fn a_queue_beside_one_whose_workers_are_killed_notices_nothing(
     let schema = Schema::named("neighbour").unwrap();
     let second = Database::new(&world.url, 4).unwrap();
     let second = second.with_schema(schema).unwrap();
-    let migrate = Migrate::new(&second, Neighbour::KINDS);
-    migrate.run().await.map_err(|error| error.to_string())?;
+    let migrate = Migrate::new(Neighbour::KINDS);
+    migrate
+        .run(&second)
+        .await
+        .map_err(|error| error.to_string())?;
     let mut fleet = fleet(&mut world, 3);
     let until = Instant::now() + size.seconds(10, 60);
     let (beside, mut random) = (tokio::spawn(quiet_life(second, until)), world.random.fork());

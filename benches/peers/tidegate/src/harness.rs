@@ -169,7 +169,7 @@ impl Dispatch for App {
 async fn main() -> Outcome<()> {
     let asked = Arc::new(Asked::read()?);
     let database = Database::new(&std::env::var("DATABASE_URL")?, 8)?;
-    Migrate::new(&database, Work::KINDS).run().await?;
+    Migrate::new(Work::KINDS).run(&database).await?;
     emit(
         &asked,
         &json!({"kind": "descriptor", "event_tables": ["tidegate.event_queue", "tidegate.lease"], "extensions": [],

@@ -69,7 +69,7 @@ async fn main() -> Outcome<()> {
     let database = Database::new(&std::env::var("DATABASE_URL")?, 8)?;
     let answer = match words.first().map(String::as_str) {
         Some("prepare") => {
-            Migrate::new(&database, Work::KINDS).run().await?;
+            Migrate::new(Work::KINDS).run(&database).await?;
             json!({})
         }
         Some("publish") => publish(&database, count).await?,

@@ -8,6 +8,7 @@ use super::prelude::*;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate migrate --roles")]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct MigrateRequest {
     /// Also create the roles tidegate_publish, tidegate_drain, tidegate_pull, tidegate_operate, tidegate_read
     /// and tidegate_jobs, and grant their privileges.
@@ -16,6 +17,10 @@ pub struct MigrateRequest {
     /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
     #[arg(long)]
     pub share: bool,
+    /// Print what this would do as SQL, and change nothing: what the database lacks, or without DATABASE_URL
+    /// all that a new queue needs.
+    #[arg(long, conflicts_with_all = ["targets", "share"])]
+    pub print: bool,
     /// Store the targets and kinds of this file, in place of those that are stored.
     #[arg(long, value_name = "FILE", value_parser = text_of, hide = true)]
     pub targets: Option<String>,

@@ -12,7 +12,7 @@ use tidegate::intake::{Intake, Message, Receiver, TakeIn};
 use tidegate::{Dispatch, Schedule, seal, wake};
 use tidegate_core::chain::{NextTick, StartDrain};
 use tidegate_core::config::{Lookup, parse_duration};
-use tidegate_core::connect::{Database, Transaction, cloud};
+use tidegate_core::connect::{Database, Schema, Transaction, cloud};
 use tidegate_core::error::{Error, Result};
 use tidegate_core::event::{DecodeError, Event as _, NewEvent};
 use tidegate_core::json::Json;
@@ -56,6 +56,8 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 #[must_use = "nothing runs before it is started"]
 pub struct Program {
     origin: &'static str,
+    /// What `migrate` registers.
+    kinds: &'static [&'static str],
     handlers: Box<MakeHandlers>,
     tables: Vec<Migrations>,
     further: Vec<(&'static str, Box<AnswerFurther>)>,
@@ -144,6 +146,7 @@ impl Program {
                 .split("::")
                 .next()
                 .unwrap_or_default(),
+            kinds: D::Event::KINDS,
             handlers: Box::new(move |lookup| {
                 let made: Arc<dyn Drains> = Arc::new(Typed(Arc::new(handlers(lookup)?)));
                 Ok(made)
@@ -269,10 +272,7 @@ impl Program {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
-        let kept = |(setting, expire): &(&'static str, &'static str)| {
-            Ok((*expire, kept_for(lookup, setting)?))
-        };
-        let retentions = self.retentions.iter().map(kept).collect::<Result<_>>()?;
+        let retentions = self.kept(lookup)?;
         let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
         Ok(Runtime {
             database: Database::from_settings(lookup, options.concurrency.min(MOST_POOLED))?,
@@ -291,6 +291,42 @@ impl Program {
             handlers,
             program: Arc::new(self),
         })
+    }
+
+    /// Prints what a migration of a new queue does, for settings that name no database.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub async fn print(&self, lookup: Lookup<'_>, roles: bool) -> Result<MigrateReport> {
+        let handlers = (self.handlers)(lookup)?;
+        seal::from_settings(lookup)?;
+        let (stored, kept) = (StoredSettings::from_settings(lookup)?, self.kept(lookup)?);
+        let migrate = self.migration(&*handlers, stored, &kept, roles)?;
+        migrate.print(&Schema::from_settings(lookup)?, None).await
+    }
+
+    fn migration<'a>(
+        &'a self,
+        handlers: &dyn Drains,
+        stored: StoredSettings,
+        kept: &'a [(&'static str, Option<Duration>)],
+        roles: bool,
+    ) -> Result<Migrate<'a>> {
+        let migrate = Migrate::new(self.kinds)
+            .tables(&self.tables)
+            .policies(&self.policies)
+            .retentions(kept)
+            .stored(stored)
+            .schedules(self.origin, handlers.schedules()?);
+        Ok(if roles { migrate.with_roles() } else { migrate })
+    }
+
+    /// Reads how long rows of the program's own tables are kept.
+    fn kept(&self, lookup: Lookup<'_>) -> Result<Vec<(&'static str, Option<Duration>)>> {
+        let kept = |(setting, expire): &(&'static str, &'static str)| {
+            Ok((*expire, kept_for(lookup, setting)?))
+        };
+        self.retentions.iter().map(kept).collect()
     }
 }
 
@@ -530,41 +566,28 @@ impl Runtime {
     /// not ask to share it.
     pub async fn migrate(&self, request: MigrateRequest) -> Result<MigrateReport> {
         let targets = self.declared(&request)?;
-        let mut kinds = self.handled().await?;
         if !request.share {
             let declared = targets.iter().flat_map(|targets| targets.kinds.keys());
-            let all: Vec<&str> = declared
-                .map(String::as_str)
-                .chain(kinds.iter().copied())
-                .collect();
+            let handled = self.handled().await?;
+            let all: Vec<&str> = declared.map(String::as_str).chain(handled).collect();
             refuse_foreign(&self.database, &all).await?;
         }
-        if let Some(targets) = targets.as_ref().filter(|_| request.dry_run) {
-            return Migrate::new(&self.database, &[])
-                .targets(targets, None)
-                .tables(&self.program.tables)
-                .compare()
-                .await;
-        }
-        if self.program.takes_targets() {
-            // Kinds are registered with their targets. Without a file, both stay as they are.
-            kinds.clear();
-        }
-        let mut migrate = Migrate::new(&self.database, &kinds)
-            .tables(&self.program.tables)
-            .policies(&self.program.policies)
-            .retentions(&self.retentions)
-            .stored(self.stored);
-        if request.roles {
-            migrate = migrate.with_roles();
-        }
-        if let Some(targets) = &targets {
-            migrate = migrate.targets(targets, self.actor.as_deref());
-        }
         // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
-        let declared = self.handlers.schedules()?;
-        migrate = migrate.schedules(self.program.origin, declared);
-        migrate.run().await
+        let (program, kept) = (&self.program, &self.retentions);
+        let migrate = program.migration(&*self.handlers, self.stored, kept, request.roles)?;
+        if request.print {
+            let client = self.database.connect().await?;
+            let printed = migrate.print(self.database.schema(), Some(&client));
+            return Box::pin(printed).await;
+        }
+        let migrate = match &targets {
+            Some(targets) => migrate.targets(targets, self.actor.as_deref()),
+            None => migrate,
+        };
+        if request.dry_run {
+            return migrate.compare(&self.database).await;
+        }
+        migrate.run(&self.database).await
     }
 
     /// Reads the file of targets in a request, if it has one.

@@ -1,8 +1,7 @@
 //! The verb `retention`: how long finished events are kept.
 
-use tidegate_core::cleanup_run::make_partitions;
 use tidegate_core::connect::Client;
-use tidegate_core::queue::retention::in_days;
+use tidegate_core::queue::retention::{in_days, make_partitions};
 use tidegate_core::queue::{documents, execute, refused};
 
 use super::prelude::*;

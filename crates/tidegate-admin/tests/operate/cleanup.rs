@@ -173,8 +173,8 @@ async fn with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be
 async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
     let db = support::empty_database().await;
     let database = db.database();
-    let migrate = tidegate::migrate::Migrate::new(&database, &["a"]);
-    migrate.run().await.unwrap();
+    let migrate = tidegate::migrate::Migrate::new(&["a"]);
+    migrate.run(&database).await.unwrap();
     let client = db.client().await;
     let sql =
         "SELECT count(*) FROM tidegate.log_partitions() WHERE upper_bound - lower_bound = '1 day'";

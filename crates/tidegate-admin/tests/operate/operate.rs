@@ -869,8 +869,8 @@ async fn no_event_of_a_set_keeps_a_verb_from_the_others() {
         ..StoredSettings::default()
     };
     let database = db.database();
-    let migrate = Migrate::new(&database, Probe::KINDS).stored(settings);
-    migrate.run().await.unwrap();
+    let migrate = Migrate::new(Probe::KINDS).stored(settings);
+    migrate.run(&database).await.unwrap();
     let skip = "tidegate.unblock('g', 'skip', 'why')";
     assert_eq!(called(&client, skip).await["id"], ids[4]);
     let cancel = "tidegate.cancel(kind => 'act', reason => 'why')";

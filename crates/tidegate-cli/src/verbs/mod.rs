@@ -11,7 +11,8 @@ mod status;
 
 use tidegate::Error;
 use tidegate_admin::program::{Failure, Runtime};
-use tidegate_admin::{Reported, Request};
+use tidegate_admin::{MigrateRequest, Reported, Request};
+use tidegate_core::migrate::MigrateReport;
 
 use crate::answer::Answer;
 use crate::args::Verb;
@@ -37,8 +38,19 @@ pub async fn listed(runtime: &Runtime, request: &Request) -> Result<Answer, Erro
     match request {
         Request::List(wanted) => run(runtime, wanted).await,
         Request::Show(wanted) => run(runtime, wanted).await,
+        Request::Migrate(wanted) if wanted.print => script(wanted, &runtime.run(wanted).await?),
         request => Ok(answered(request.report(runtime).await?)),
     }
+}
+
+/// The SQL of a migration, as it is.
+pub fn script(wanted: &MigrateRequest, report: &MigrateReport) -> Result<Answer, Error> {
+    let text = report.script.clone().unwrap_or_default();
+    let answer = Answer::new(Reported::of(wanted, report)?.document, text);
+    Ok(Answer {
+        is_raw: true,
+        ..answer
+    })
 }
 
 async fn run<V: Text>(runtime: &Runtime, wanted: &V) -> Result<Answer, Error> {

@@ -89,8 +89,8 @@ impl Site {
         let mut url = db.url.clone();
         if let Some(role) = role {
             let owner = db.database();
-            let migrate = Migrate::new(&owner, Shop::KINDS);
-            migrate.with_roles().run().await.unwrap();
+            let migrate = Migrate::new(Shop::KINDS);
+            migrate.with_roles().run(&owner).await.unwrap();
             let login = format!("console_of_{}", db.name());
             let sql =
                 format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN IN ROLE {role}");

@@ -4,7 +4,7 @@ INSERT INTO tidegate.event_kind (kind) SELECT k FROM unnest(ARRAY[
     'order_placed', 'invoice_sent', 'parcel_shipped', 'refund_requested', 'newsletter', 'stock_counted', 'not_handled',
     'hostile <script>window.hacked=1</script>']) AS k ON CONFLICT DO NOTHING;
 SELECT tidegate.pause('newsletter', 'the list is being cleaned', 'grace');
-SELECT tidegate.declare_policies('{invoice_sent}', ARRAY['{"concurrency": 4, "backoff_ms": 2000}']);
+SELECT tidegate.register_kind('invoice_sent', '{"concurrency": 4, "backoff_ms": 2000}');
 
 -- What ended: by the minute for two hours, by the hour for two days, by the day for a month.
 INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)

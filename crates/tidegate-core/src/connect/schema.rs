@@ -58,7 +58,7 @@ impl Schema {
     ///
     /// # Errors
     /// As [`Schema::named`].
-    pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<Self> {
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self> {
         let name = lookup(SETTING).or_else(|| environment(SETTING));
         name.map_or_else(|| Ok(Self::default()), |name| Self::named(&name))
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::config::{settings, words};
 use crate::event::NewEvent;
 
+use super::script::Step;
+
 settings! {
     /// Settings that [`Migrate`](super::Migrate) stores in the database, for all producers and drains. What
     /// is `None` stays as it is.
@@ -40,33 +42,33 @@ pub enum Payloads {
 words!(Payloads: "any" = Self::Any, "sealed" = Self::Sealed);
 
 impl StoredSettings {
-    /// Returns the statements that store what is set.
-    pub(super) fn statements(&self) -> Vec<String> {
-        let attempts = |most| constant("default_max_attempts", "integer", &most);
-        let time = |name, most: Duration| {
-            let seconds = format!("interval '{} s'", most.as_secs_f64());
-            constant(name, "interval", &seconds)
-        };
-        let plaintext = |payloads| {
-            let takes = payloads == Payloads::Any;
-            constant("takes_plaintext", "boolean", &takes)
-        };
-        let statements = [
-            self.max_attempts.map(attempts),
-            self.max_group_delay
-                .map(|most| time("max_group_delay", most)),
-            self.give_up_after.map(|most| time("give_up_after", most)),
-            self.payloads.map(plaintext),
+    /// Returns what stores the settings that are given.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
+        let time = |most: Duration| format!("interval '{} s'", most.as_secs_f64());
+        let most = self.max_attempts.map(|most| most.to_string());
+        let plaintext = self.payloads.map(|payloads| payloads == Payloads::Any);
+        let values = [
+            ("default_max_attempts", "integer", most),
+            (
+                "max_group_delay",
+                "interval",
+                self.max_group_delay.map(time),
+            ),
+            ("give_up_after", "interval", self.give_up_after.map(time)),
+            (
+                "takes_plaintext",
+                "boolean",
+                plaintext.map(|is| is.to_string()),
+            ),
         ];
-        statements.into_iter().flatten().collect()
+        values.into_iter().filter_map(|(name, sort, value)| {
+            let (name, value) = (format!("@tidegate.{name}()"), value?);
+            let sql = format!(
+                "CREATE OR REPLACE FUNCTION {name} RETURNS {sort} LANGUAGE sql STABLE PARALLEL SAFE RETURN {value}"
+            );
+            Some(Step(sql, format!("{name} = {value}")))
+        })
     }
-}
-
-fn constant(name: &str, sort: &str, value: &dyn std::fmt::Display) -> String {
-    format!(
-        "CREATE OR REPLACE FUNCTION @tidegate.{name}() RETURNS {sort}
-         LANGUAGE sql STABLE PARALLEL SAFE RETURN {value}"
-    )
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ pub async fn document<T: DeserializeOwned>(
 }
 
 /// Writes a parameter as JSON. A value that cannot be written is an error, because as null it would be lost.
-fn text<T: Serialize + ?Sized>(what: &str, value: &T) -> Result<String> {
+pub(crate) fn text<T: Serialize + ?Sized>(what: &str, value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{what}: {error}")))
 }
 

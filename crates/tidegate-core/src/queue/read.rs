@@ -8,14 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::publish::refused;
-use super::retention::in_days;
 use super::statement::statements;
-use super::{Queryable, all, document, documents, execute, query, text};
-use crate::error::{Error, Result};
-use crate::event::is_kind;
+use super::{Queryable, all, document, documents, query};
+use crate::error::Result;
 use crate::fault::Fault;
-use crate::policy::Policy;
 use crate::status::ExpiringKind;
 
 statements! {
@@ -57,17 +53,6 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
                               * (1 + floor(greatest(0, extract(epoch FROM greatest(clock_timestamp(), @tidegate.due_at(j.id)) - j.created_at)) / $2)::float8))
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM @tidegate.job($1) AS j";
-
-    REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
-INSERT INTO @tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
-
-    DECLARE_RETENTION: "declare_retention" [TEXT, INT4, FLOAT8] =
-        "SELECT @tidegate.declare_retention($1, make_interval(days => $2, secs => $3))";
-
-    /// A field of a policy that is null stands for the default, as a missing one does.
-    DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
-SELECT @tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
-                                            FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
 
     UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
 SELECT k.kind FROM unnest($1) AS k(kind)
@@ -210,54 +195,6 @@ pub enum JobStatus {
 /// When the database fails or does not answer, or [`Error::Unreadable`](crate::Error::Unreadable).
 pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> Result<Option<Job>> {
     document(client, &JOB, &[&id, &wake_interval.as_secs_f64()]).await
-}
-
-/// Registers kinds, so that they may be published. Keeps an operator's changes.
-///
-/// # Errors
-/// [`Error::Invalid`] names a kind that has no allowed name; otherwise when the database fails or does not
-/// answer.
-pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<()> {
-    if let Some(kind) = kinds.iter().find(|kind| !is_kind(kind)) {
-        return Err(Error::Invalid(format!(
-            "kind: must have 1 to 100 characters of a-z, 0-9, _, . and -, got {kind:?}"
-        )));
-    }
-    execute(client, &REGISTER_KINDS, &[&kinds]).await
-}
-
-/// Declares how a program's kinds are handled, all of them. A kind without a policy in `policies` is handled
-/// with the defaults.
-///
-/// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) names what is out of range; otherwise the database's error.
-pub async fn declare_policies(
-    client: &impl Queryable,
-    kinds: &[&str],
-    policies: &[(&str, Policy)],
-) -> Result<()> {
-    let of = |kind: &&str| {
-        let found = policies.iter().find(|(of, _)| of == kind);
-        let policy = found.map(|(_, policy)| *policy).unwrap_or_default();
-        text("policy", &policy)
-    };
-    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>()?;
-    execute(client, &DECLARE_POLICIES, &[&kinds, &written]).await
-}
-
-/// Declares how long rows of the program's own tables are kept, `None` for ever. `expire` is the SQL function
-/// that removes them.
-///
-/// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) when there is no such function; otherwise the database's error.
-pub async fn declare_retention(
-    client: &impl Queryable,
-    expire: &str,
-    kept: Option<Duration>,
-) -> Result<()> {
-    let (days, rest) = kept.map(in_days).unzip();
-    let declared = execute(client, &DECLARE_RETENTION, &[&expire, &days, &rest]).await;
-    declared.map_err(refused)
 }
 
 /// Returns those of `kinds` that no program has registered, so that their publish is refused.

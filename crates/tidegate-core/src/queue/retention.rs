@@ -8,11 +8,14 @@ use serde_json::Value;
 
 use super::publish::refused;
 use super::statement::statements;
-use super::{Queryable, all, document};
+use super::{Queryable, all, document, execute};
 use crate::error::{Error, Result};
 
 statements! {
     CLEANUP_STEP: "cleanup_step" [JSONB, BOOL] = "SELECT @tidegate.cleanup_step($1, $2)::text";
+
+    pub(crate) MAKE_PARTITIONS: "make_partitions" [] =
+        "SELECT @tidegate.cleanup('30 seconds', '{\"stages\": [\"make\"]}')";
 
     LOG_PARTITIONS: "log_partitions" [] =
         "SELECT p.partition FROM @tidegate.log_partitions() AS p ORDER BY p.partition";
@@ -62,6 +65,15 @@ pub struct CleanupStep {
     pub done: Cleaned,
     /// The state of the next step.
     pub next: Option<Value>,
+}
+
+/// Creates the partitions for events that finish within a week. A day whose locks are not free is left to the
+/// next cleanup: rows without a partition go to the default one.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn make_partitions(client: &impl Queryable) -> Result<()> {
+    execute(client, &MAKE_PARTITIONS, &[]).await
 }
 
 /// Does the next step of a cleanup, or passes over it. A step waits at most 200 ms for a lock. If it does not

@@ -61,13 +61,13 @@ SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::
            'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
   FROM @tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
-    PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
+    pub(crate) PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
 SELECT @tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
                              make_interval(secs => d.start_within), d.catch_up)
   FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
                                        start_within float8, catch_up text)";
 
-    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT @tidegate.drop_schedule($1, $2)";
+    pub(crate) DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT @tidegate.drop_schedule($1, $2)";
 }
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the
@@ -211,8 +211,7 @@ pub async fn drop_schedule(client: &impl Queryable, keeper: &str, name: &str) ->
 }
 
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
-/// those that the program no longer declares are removed. Schedules of other programs stay. Returns how many
-/// were changed.
+/// those that the program no longer declares are removed. Schedules of other programs stay.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
@@ -220,38 +219,46 @@ pub async fn sync_schedules(
     client: &impl Queryable,
     keeper: &str,
     declared: &[Declared],
-) -> Result<usize> {
-    let wrong = |name: &str, error: Error| match error {
-        Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
-        error => error,
-    };
+) -> Result<()> {
+    let stored = declared_schedules(client, keeper).await?;
+    for (name, now) in changes(&stored, declared).await? {
+        let changed = match now {
+            Some(now) => put_schedule(client, keeper, &now).await,
+            None => drop_schedule(client, keeper, &name).await,
+        };
+        changed.map_err(|error| match error {
+            Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
+            error => error,
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the schedules to store, and the names of those to remove.
+pub(crate) async fn changes(
+    stored: &[Declared],
+    declared: &[Declared],
+) -> Result<Vec<(String, Option<Declared>)>> {
     for (at, one) in declared.iter().enumerate() {
         if declared[..at].iter().any(|other| other.name == one.name) {
             let why = "must be declared once, got two of this name";
             return Err(Error::Invalid(format!("schedule {:?}: {why}", one.name)));
         }
     }
-    let stored = declared_schedules(client, keeper).await?;
-    let mut changes = 0;
-    for one in &stored {
-        if !declared.iter().any(|other| other.name == one.name) {
-            drop_schedule(client, keeper, &one.name).await?;
-            changes += 1;
-        }
-    }
+    let is_left = |one: &&Declared| !declared.iter().any(|other| other.name == one.name);
+    let left = stored.iter().filter(is_left);
+    let mut changes: Vec<_> = left.map(|one| (one.name.clone(), None)).collect();
     for one in declared {
         let payload = sealed(&one.kind, one.payload.clone()).await?;
         let before = stored.iter().find(|other| other.name == one.name);
         if before.is_some_and(|before| is_same(before, one, payload.as_deref())) {
             continue;
         }
-        let one = Declared {
+        let now = Declared {
             payload,
             ..one.clone()
         };
-        let put = put_schedule(client, keeper, &one).await;
-        put.map_err(|error| wrong(&one.name, error))?;
-        changes += 1;
+        changes.push((now.name.clone(), Some(now)));
     }
     Ok(changes)
 }

@@ -66,8 +66,8 @@ async fn silent(client: &Client) -> Vec<String> {
 async fn every_object_of_the_schema_has_a_comment_that_names_what_a_caller_gives() {
     let db = support::empty_database().await;
     let database = db.database();
-    let migrate = tidegate_core::migrate::Migrate::new(&database, &["act"]);
-    migrate.with_roles().run().await.unwrap();
+    let migrate = tidegate_core::migrate::Migrate::new(&["act"]);
+    migrate.with_roles().run(&database).await.unwrap();
     let client = db.client().await;
     assert_eq!(silent(&client).await, [""; 0]);
     // Sessions would go on with the value that a setting had when they first used it.

@@ -263,12 +263,12 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
     // Without a group it holds up nobody.
     assert!(planned("alone", 3000).await.is_ok());
     let database = db.database();
-    let longer = Migrate::new(&database, Probe::KINDS);
+    let longer = Migrate::new(Probe::KINDS);
     let longer = longer.stored(StoredSettings {
         max_group_delay: Some(Duration::from_hours(24 * 60)),
         ..StoredSettings::default()
     });
-    longer.run().await.unwrap();
+    longer.run(&database).await.unwrap();
     assert!(planned("one", 59).await.is_ok());
     assert!(planned("one", 61).await.is_err());
 }

@@ -20,8 +20,12 @@ const UNTIL_FULL: Duration = Duration::from_mins(1);
 
 async fn declare(db: &TestDb, policy: Policy) {
     let database = db.database();
-    let migrate = Migrate::new(&database, Probe::KINDS);
-    migrate.policies(&[("act", policy)]).run().await.unwrap();
+    let migrate = Migrate::new(Probe::KINDS);
+    migrate
+        .policies(&[("act", policy)])
+        .run(&database)
+        .await
+        .unwrap();
 }
 
 /// An application whose events of the kind `act` share calls, and what those were given.

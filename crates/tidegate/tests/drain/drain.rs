@@ -245,11 +245,11 @@ async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
 async fn b7_the_limit_of_attempts_is_that_of_all_kinds_unless_a_policy_gives_one_its_own() {
     let (db, client) = probe().await;
     let database = db.database();
-    let limited = Migrate::new(&database, Probe::KINDS).stored(StoredSettings {
+    let limited = Migrate::new(Probe::KINDS).stored(StoredSettings {
         max_attempts: Some(2),
         ..StoredSettings::default()
     });
-    limited.run().await.unwrap();
+    limited.run(&database).await.unwrap();
     let note = NewEvent::of(&Probe::Note(())).unwrap();
     queue::publish_batch(&client, &[act("x"), pair("x"), note])
         .await
@@ -263,10 +263,8 @@ async fn b7_the_limit_of_attempts_is_that_of_all_kinds_unless_a_policy_gives_one
         let runs = calls.iter().filter(|call| call.handler == handler);
         assert_eq!(runs.count(), 2, "{handler}");
     }
-    let flaky = [("note", Policy::default().attempts(7))];
-    queue::declare_policies(&client, &["note"], &flaky)
-        .await
-        .unwrap();
+    let flaky = r#"SELECT tidegate.register_kind('note', '{"max_attempts": 7}')"#;
+    execute(&client, flaky).await;
     let note = NewEvent::of(&Probe::Note(())).unwrap();
     let published = queue::publish_batch(&client, &[act("x"), note]).await;
     let limits = "SELECT max_attempts::bigint FROM tidegate.event_queue WHERE id = $1";

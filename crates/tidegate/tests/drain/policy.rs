@@ -13,8 +13,8 @@ use tidegate_core::queue;
 
 async fn declare(db: &TestDb, policies: &[(&str, Policy)]) -> Result<(), tidegate::Error> {
     let database = db.database();
-    let migrate = Migrate::new(&database, Probe::KINDS).policies(policies);
-    migrate.run().await.map(drop)
+    let migrate = Migrate::new(Probe::KINDS).policies(policies);
+    migrate.run(&database).await.map(drop)
 }
 
 async fn attempts(client: &Client) -> Vec<i32> {

@@ -388,10 +388,8 @@ async fn the_doctor_names_limits_that_a_program_which_polls_does_not_keep() {
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 1).await;
-    let limit = [("act", Policy::default().concurrency(2))];
-    queue::declare_policies(&client, &["act"], &limit)
-        .await
-        .unwrap();
+    let limit = r#"SELECT tidegate.register_kind('act', '{"concurrency": 2}')"#;
+    execute(&client, limit).await;
     let doctor = "SELECT finding FROM tidegate.doctor(wanted => 'limits of pulls')";
     let told = async || column::<String>(&client, doctor).await.concat();
     let warning = "programs poll for kinds with limits, which only drains keep: act";
@@ -439,8 +437,8 @@ async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
 async fn puller(db: &TestDb) -> Client {
     let client = db.client().await;
     let database = db.database();
-    let migrate = tidegate::migrate::Migrate::new(&database, &["act"]);
-    migrate.with_roles().run().await.unwrap();
+    let migrate = tidegate::migrate::Migrate::new(&["act"]);
+    migrate.with_roles().run(&database).await.unwrap();
     let name = format!("puller_of_{}", db.name());
     let sql = format!("DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN IN ROLE tidegate_pull");
     client.batch_execute(&sql).await.unwrap();

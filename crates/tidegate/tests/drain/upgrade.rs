@@ -26,7 +26,7 @@ fn the_first_two() -> Runner {
 
 async fn migrate_now(db: &TestDb) -> Result<MigrateReport, Error> {
     let database = db.database();
-    Migrate::new(&database, Probe::KINDS).run().await
+    Migrate::new(Probe::KINDS).run(&database).await
 }
 
 #[tokio::test]
@@ -60,7 +60,8 @@ async fn a_program_on_a_schema_that_is_not_whole_says_what_is_missing_and_events
     let mut client = db.client().await;
     execute(&client, "CREATE SCHEMA tidegate").await;
     the_first_two().run_async(&mut *client).await.unwrap();
-    queue::register_kinds(&client, Probe::KINDS).await.unwrap();
+    let kinds = "INSERT INTO tidegate.event_kind (kind) SELECT unnest($1::text[])";
+    client.execute(kinds, &[&Probe::KINDS]).await.unwrap();
 
     let mismatch = check(&client, Probe::KINDS, &[]).await.unwrap_err();
     let told = mismatch.to_string();
@@ -89,7 +90,7 @@ async fn a_program_older_than_the_database_leaves_it_as_it_is() {
     let kinds = "SELECT count(*) FROM tidegate.event_kind";
     let before = number(&client, kinds).await;
     let unknown = &["kind_of_the_older_program"];
-    let refused = Migrate::new(&db.database(), unknown).run().await;
+    let refused = Migrate::new(unknown).run(&db.database()).await;
     let told = refused.unwrap_err().to_string();
     contains(&told, "999");
     contains(&told, "use a newer program");
