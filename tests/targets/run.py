@@ -23,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 
 import local  # noqa: E402
 import tools  # noqa: E402
+from adapters import conformance  # noqa: E402
 from stubs import Invoke, Looked, Queue, Raw, Runtime, Served  # noqa: E402
 
 EXAMPLES = tools.PROJECT / "examples" / "any-language"
@@ -609,7 +610,7 @@ def examined(relay):
 
 
 ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
-       function, redirects, fifo_queue, moto]
+       function, redirects, fifo_queue, moto, conformance]
 
 
 def main():
