@@ -39,7 +39,7 @@ REST = {
     "api": ("python3 scripts/interop.py api", "the HTTP interface matches its OpenAPI document"),
     "console": ("python3 scripts/console.py", "the web console in a browser; `scripts/console.py --shots` also writes its images"),
     "snippets": ("python3 scripts/schema.py snippets", "the SQL and the programs of the guide to publishing"),
-    "targets": ("python3 tests/targets/run.py", "handlers in other languages, as functions and URLs, the recipes, files for clusters"),
+    "targets": ("python3 tests/targets/run.py", "handlers in other languages, as functions and URLs and by SQL, the recipes, files for clusters"),
     "metrics": ("python3 scripts/interop.py metrics", "promtool reads the metrics and tests the alert rules"),
     "collector": ("python3 scripts/interop.py collector", "an OpenTelemetry collector understands the traces"),
     "template": ("python3 scripts/template.py", "what a deployment would create, twice, and when its alarms ring"),

@@ -30,7 +30,4 @@ mod handbook {
 
     #[doc = include_str!("../docs/guides/publish.md")]
     struct Publish;
-
-    #[doc = include_str!("../docs/guides/testing.md")]
-    struct Testing;
 }

@@ -28,6 +28,7 @@ import postgres  # noqa: E402
 import recipes  # noqa: E402
 import release  # noqa: E402
 import tools  # noqa: E402
+from adapters import conformance  # noqa: E402
 from stubs import Invoke, Looked, Queue, Raw, Runtime, Served  # noqa: E402
 
 EXAMPLES = tools.PROJECT / "examples" / "any-language"
@@ -719,7 +720,7 @@ def examined(relay):
     assert len(found) == 3 and all("unreachable" in one for one in found), found
 
 
-ALL = [checked, newcomer, one_file, only_polled, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
+ALL = [checked, newcomer, one_file, only_polled, conformance, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
        function, redirects, fifo_queue, moto, *recipes.ALL, *cron.ALL]
 
 
