@@ -7,7 +7,7 @@ import sys
 from html import escape
 from itertools import groupby
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 620, 150, 70, 40, 45
+WIDTH, HEIGHT, LEFT, TOP, GAP = 620, 150, 70, 56, 45
 COLOURS = ["#2f6f9f", "#c8553d", "#5a9e6f", "#8a6fb0", "#b58a2f", "#555555"]
 PANELS = [("p99_ms", "wait of 99 of 100 jobs, ms"), ("dead_rows", "dead rows, thousands"), ("server_cpu_percent", "CPU of the server, % of a core")]
 
@@ -35,7 +35,8 @@ def draw(source, target):
     parts += [f'<text x="{LEFT}" y="{bottom + 16}">0</text>', f'<text x="{LEFT + WIDTH}" y="{bottom + 16}" text-anchor="end">{seconds / 60:g} minutes</text>',
               f'<text x="{across(held):.1f}" y="{bottom + 16}" text-anchor="middle">horizon free</text>']
     for number, (colour, (queue, rate)) in enumerate(zip(COLOURS, lines)):
-        parts.append(f'<text x="{LEFT + number * 200}" y="14" fill="{colour}">{escape(queue)}, {rate} a second</text>')
+        row, column = divmod(number, 3)
+        parts.append(f'<text x="{LEFT + column * 200}" y="{14 + row * 16}" fill="{colour}">{escape(queue)}, {rate} a second</text>')
     size = f'width="{LEFT + WIDTH + 20}" height="{bottom + 26}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>'
     with open(target, "w") as file:

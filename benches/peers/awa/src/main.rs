@@ -1,6 +1,8 @@
 //! awa. Best: four claimers, many workers and no deadline, which its own throughput test uses to take the
 //! compact path; default: its README's client.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use awa::model::insert::params_with;
@@ -8,8 +10,10 @@ use awa::{
     Client, InsertOpts, InsertParams, JobArgs, JobResult, QueueConfig, QueueStorage,
     QueueStorageConfig,
 };
+use peer_common::steady::{self, Steady};
 use peer_common::{Count, Figures, Note, Outcome, QUEUE, batches, best};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
@@ -18,6 +22,10 @@ struct Noop(Note);
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
+    if let Some(asked) = steady::asked() {
+        println!("{}", run_steadily(asked).await?);
+        return Ok(());
+    }
     peer_common::run(prepare, publish, drain).await
 }
 
@@ -34,7 +42,7 @@ async fn connect(url: &str) -> Outcome<PgPool> {
 async fn prepare(url: &str) -> Outcome<()> {
     let pool = connect(url).await?;
     awa::migrations::run(&pool).await?;
-    let client = client(&pool)?;
+    let client = client(&pool, |_| ())?;
     client.start().await?;
     client.shutdown(Duration::from_secs(10)).await;
     Ok(())
@@ -45,10 +53,15 @@ async fn publish(url: &str, count: usize) -> Outcome<Duration> {
     let store = QueueStorage::new(QueueStorageConfig::default())?;
     let began = Instant::now();
     for notes in batches(count) {
-        let jobs: Result<Vec<_>, _> = notes.into_iter().map(job).collect();
-        store.enqueue_params_copy(&pool, &jobs?).await?;
+        enqueue(&store, &pool, notes).await?;
     }
     Ok(began.elapsed())
+}
+
+async fn enqueue(store: &QueueStorage, pool: &PgPool, notes: Vec<Note>) -> Outcome<()> {
+    let jobs: Result<Vec<_>, _> = notes.into_iter().map(job).collect();
+    store.enqueue_params_copy(pool, &jobs?).await?;
+    Ok(())
 }
 
 fn job(note: Note) -> Result<InsertParams, awa::AwaError> {
@@ -74,23 +87,39 @@ fn settings() -> QueueConfig {
     }
 }
 
-fn client(pool: &PgPool) -> Outcome<Client> {
+fn client(pool: &PgPool, handle: impl Fn(Note) + Send + Sync + 'static) -> Outcome<Client> {
     let client = Client::builder(pool.clone())
         .queue(QUEUE, settings())
-        .register::<Noop, _, _>(|_, _| async {
-            peer_common::done();
-            Ok(JobResult::Completed)
+        .register::<Noop, _, _>(move |Noop(note), _| {
+            handle(note);
+            async { Ok(JobResult::Completed) }
         })
         .build()?;
     Ok(client)
 }
 
 async fn drain(url: &str, expected: usize) -> Outcome<Figures> {
-    let client = client(&connect(url).await?)?;
+    let client = client(&connect(url).await?, |_| peer_common::done())?;
     let count = Count::start(expected);
     client.start().await?;
     count.all().await;
     // Returns when the last completions are stored.
     client.shutdown(Duration::from_mins(1)).await;
     count.figures()
+}
+
+async fn run_steadily(asked: (Duration, usize)) -> Outcome<Value> {
+    let pool = connect(&std::env::var("DATABASE_URL")?).await?;
+    let store = QueueStorage::new(QueueStorageConfig::default())?;
+    let steady = Arc::new(Steady::default());
+    let started = steady.clone();
+    let client = client(&pool, move |note| started.started(note.number))?;
+    client.start().await?;
+    let send = async |numbers: Range<usize>| {
+        enqueue(&store, &pool, numbers.map(Note::new).collect()).await
+    };
+    steady.publish(asked, send).await?;
+    // Returns when the last completions are stored.
+    client.shutdown(Duration::from_mins(1)).await;
+    Ok(steady.answer())
 }
