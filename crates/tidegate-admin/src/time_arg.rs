@@ -3,10 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use tidegate_core::config::parse_duration;
 
 /// A point in time, as people write it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum TimeArg {
     /// This instant.
     At(SystemTime),
@@ -22,6 +24,14 @@ impl TimeArg {
             Some(Self::At(time)) => (Some(time), None),
             Some(Self::Ago(time)) => (None, Some(time.as_secs_f64())),
         }
+    }
+}
+
+impl TryFrom<String> for TimeArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        parse_time_arg(&text)
     }
 }
 

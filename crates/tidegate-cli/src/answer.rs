@@ -20,8 +20,6 @@ pub struct Answer {
     pub(crate) text: String,
     /// The process's exit code.
     pub(crate) code: u8,
-    /// Whether the text is for another program, which reads it as it is.
-    pub(crate) is_raw: bool,
 }
 
 impl Answer {
@@ -32,7 +30,6 @@ impl Answer {
             document: document.into(),
             text: text.into(),
             code: 0,
-            is_raw: false,
         }
     }
 

@@ -61,7 +61,7 @@ use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::answer::{print, print_document, print_error, write};
+use self::answer::{print, print_document, print_error};
 
 /// Runs the program as a command line with every verb, and returns the exit code.
 #[must_use]
@@ -74,8 +74,6 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
         print_document(&answer.document)
     } else if answer.text.is_empty() {
         ExitCode::SUCCESS
-    } else if answer.is_raw {
-        write(&answer.text)
     } else {
         print(answer.text.trim_end())
     };

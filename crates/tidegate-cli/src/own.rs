@@ -314,7 +314,7 @@ impl CommandLine {
             && ["DATABASE_URL", "DATABASE_SECRET_ID"].map(lookup) == [None, None]
         {
             let report = self.program.print(lookup, wanted.roles).await?;
-            return Ok(verbs::script(wanted, &report)?);
+            return Ok(verbs::printed(wanted, &report, json)?);
         }
         match chosen {
             Chosen::OfAll(verb) => verbs::answer(&start(self.program)?, *verb, json).await,

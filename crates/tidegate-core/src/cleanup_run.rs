@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::connect::Client;
 use crate::error::{Error, Result};
-use crate::queue::retention::{Cleaned, cleanup_step};
+use crate::queue::retention::{Cleaned, CleanupStep, cleanup_step};
 
 /// Why the steps of a run ended early.
 pub enum Halt {
@@ -69,16 +69,13 @@ impl Steps {
     }
 
     /// Runs a step. Returns `None` when it did not get its locks.
-    pub(crate) async fn run<T, F>(&mut self, mut step: impl FnMut() -> F) -> Result<Option<T>, Halt>
-    where
-        F: Future<Output = Result<T>>,
-    {
+    async fn step(&mut self, client: &Client, state: &Value) -> Result<Option<CleanupStep>, Halt> {
         for attempt in 1..=TRIES {
             if self.is_over() {
                 return Err(Halt::Spent);
             }
             self.begun += 1;
-            match step().await {
+            match cleanup_step(client, state, false).await {
                 Ok(done) => return Ok(Some(done)),
                 Err(error) if error.is_lock_timeout() || error.is_transient() => {
                     self.lock_timeouts += 1;
@@ -107,7 +104,7 @@ impl Steps {
     ) -> Result<(), Halt> {
         let (mut state, mut refusal) = (Some(state), None);
         while let Some(position) = state {
-            let step = match self.run(|| cleanup_step(client, &position, false)).await {
+            let step = match self.step(client, &position).await {
                 Ok(step) => step,
                 Err(Halt::Failed(error)) if error.is_refusal() => {
                     refusal.get_or_insert(error);

@@ -1,6 +1,6 @@
 //! Owns the upgrade of the schema: applies migrations under a lock, refuses a database that is newer than
-//! this program, and registers the kinds. Refinery applies the migrations. The lock is our own, because two
-//! functions that are deployed at once migrate at once.
+//! this program, and registers the kinds. The lock is our own, because two functions that are deployed at once
+//! migrate at once.
 
 mod patience;
 mod script;
@@ -9,21 +9,21 @@ mod stored;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use refinery_core::{Migration, Runner};
+use refinery_core::Migration;
 use serde::Serialize;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::{BEGIN, Client, Conn, Database, Schema, Transaction};
-use crate::error::{Error, Result, describe, with_causes};
+use crate::error::{Error, Result, describe};
 use crate::policy::Policy;
 use crate::queue;
 use crate::queue::retention::{in_days, make_partitions};
 use crate::queue::statement::literal;
 use crate::queue::{Queryable, Redeclared, Targets};
 use patience::{PAUSE, Patient, SESSION, TRIES};
-use script::Step;
+use script::{Declaration, lacking};
 
 /// The queue's own schema.
 pub const QUEUE: Migrations = crate::migrations!("queue":
@@ -48,13 +48,27 @@ pub const QUEUE: Migrations = crate::migrations!("queue":
 )
 .with_grants_within();
 
-/// What is wrong with the server or the database, as an expression of SQL; null if nothing is. 15 is the
-/// oldest Postgres on which leases work, because it introduced `range_agg` over multiranges. What the database
-/// stores must be text here.
+/// What is wrong with the server, the database or the schema's name, as an expression of SQL; null if nothing
+/// is. 15 is the oldest Postgres on which leases work, because it introduced `range_agg` over multiranges. What
+/// the database stores must be text here.
 const UNFIT: &str = "CASE WHEN current_setting('server_version_num')::int < 150000
               THEN format('Postgres %s is too old: upgrade to 15 or newer', current_setting('server_version'))
          WHEN current_setting('server_encoding') <> 'UTF8'
-              THEN format('the database must be in UTF8, got %s', current_setting('server_encoding')) END";
+              THEN format('the database must be in UTF8, got %s', current_setting('server_encoding'))
+         WHEN EXISTS (SELECT FROM pg_get_keywords() AS k WHERE k.word = '@tidegate' AND k.catcode <> 'U')
+              THEN 'TIDEGATE_SCHEMA: must be another name than \"@tidegate\", which is a word of SQL'
+         WHEN to_regnamespace('@tidegate') IS NULL AND NOT has_database_privilege(current_database(), 'CREATE')
+              THEN format('this login may make no schema in this database: let an administrator run CREATE SCHEMA @tidegate AUTHORIZATION %I', current_user) END";
+
+/// Makes the schema, unless it is there already. (`CREATE SCHEMA IF NOT EXISTS` would fail for a login without
+/// the right to make one, even if an administrator has made it.)
+const MAKE_SCHEMA: &str = "DO $$
+BEGIN
+    IF to_regnamespace('@tidegate') IS NULL THEN
+        CREATE SCHEMA @tidegate;
+    END IF;
+END $$;
+";
 
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
@@ -305,7 +319,7 @@ impl<'a> Migrate<'a> {
     /// hold locks on the tables. The text then names these sessions.
     pub async fn run(self, database: &Database) -> Result<MigrateReport> {
         // Checked before anything is changed.
-        let steps = self.steps()?.into_iter().map(|Step(sql, _)| sql);
+        let steps = self.steps()?.into_iter().map(|Declaration(sql, _)| sql);
         let steps = steps.collect::<Vec<_>>().join(";\n");
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
@@ -389,9 +403,13 @@ impl<'a> Migrate<'a> {
         steps: &str,
         applied: &mut Vec<String>,
     ) -> Result<(bool, Difference)> {
-        make_schema(client).await?;
+        client.batch(MAKE_SCHEMA).await?;
+        let schema = client.client().conn().schema.clone();
         for tables in self.histories() {
-            apply(client, tables, applied).await?;
+            for (name, sql) in lacking(tables, &schema, Some(client.client())).await? {
+                client.batch(&sql).await?;
+                applied.push(name);
+            }
         }
         client.batch(steps).await?;
         let mut difference = None;
@@ -421,7 +439,7 @@ impl<'a> Migrate<'a> {
     }
 
     /// Returns what follows the files, except for targets, schedules and partitions.
-    fn steps(&self) -> Result<Vec<Step>> {
+    fn steps(&self) -> Result<Vec<Declaration>> {
         self.stored.check_ranges()?;
         let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
         if let Some((kind, _)) = self.policies.iter().find(unknown) {
@@ -430,7 +448,7 @@ impl<'a> Migrate<'a> {
             )));
         }
         let moved = format!("SELECT @tidegate.move_in();{CATCH_UP}");
-        let mut steps = vec![Step(moved, "NOT @tidegate.is_copy()".to_owned())];
+        let mut steps = vec![Declaration(moved, "NOT @tidegate.is_copy()".to_owned())];
         steps.extend(self.stored.steps());
         for kind in self.kinds {
             let policy = self.policies.iter().find(|(of, _)| of == kind);
@@ -440,7 +458,7 @@ impl<'a> Migrate<'a> {
                 "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND k.policy = jsonb_strip_nulls({policy}))"
             );
             let sql = format!("SELECT @tidegate.register_kind({kind}, {policy})");
-            steps.push(Step(sql, is_done));
+            steps.push(Declaration(sql, is_done));
         }
         for (expire, kept) in self.retentions {
             let expire = literal(expire);
@@ -451,7 +469,7 @@ impl<'a> Migrate<'a> {
                 "(SELECT min(r.kept) FROM @tidegate.records AS r WHERE r.expire = {expire}) IS NOT DISTINCT FROM {kept}::interval"
             );
             let sql = format!("SELECT @tidegate.declare_retention({expire}, {kept})");
-            steps.push(Step(sql, is_done));
+            steps.push(Declaration(sql, is_done));
         }
         Ok(steps)
     }
@@ -488,31 +506,6 @@ pub async fn server(client: &Client) -> Result<Result<String, String>> {
         return Err(Error::Unreadable("server: no version".to_owned()));
     };
     Ok(row.get::<_, Option<String>>(1).map_or(Ok(row.get(0)), Err))
-}
-
-/// Makes the schema, unless it is there already. (`CREATE SCHEMA IF NOT EXISTS` alone would fail for a login
-/// without the right to make one, even if an administrator has made it.)
-async fn make_schema(client: &mut Patient<'_>) -> Result<()> {
-    let sql = "SELECT to_regnamespace('@tidegate') IS NOT NULL, has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user),
-                      NOT EXISTS (SELECT FROM pg_get_keywords() AS k WHERE k.word = $1 AND k.catcode <> 'U')";
-    let name = client.client().conn().schema.name().to_owned();
-    let Some(row) = first_row(client.client(), sql, &[(&name, Type::TEXT)]).await? else {
-        return Ok(());
-    };
-    if !row.get::<_, bool>(3) {
-        return Err(Error::Config(format!(
-            "TIDEGATE_SCHEMA: must be another name than {name:?}, which is a word of SQL"
-        )));
-    }
-    match (row.get(0), row.get(1)) {
-        (true, _) => Ok(()),
-        (false, true) => client.batch("CREATE SCHEMA IF NOT EXISTS @tidegate").await,
-        (false, false) => Err(Error::Migrate(format!(
-            "this login may make no schema in this database: let an administrator run CREATE SCHEMA {} AUTHORIZATION {}",
-            name,
-            row.get::<_, &str>(2)
-        ))),
-    }
 }
 
 /// Roles belong to the whole server, so their existence does not mean that this database uses them.
@@ -553,53 +546,19 @@ async fn lock(guard: &Client, schema: &Schema) -> Result<()> {
     }
 }
 
-/// Applies the migrations that are missing. Adds the names of those that were applied to `applied`, also when
-/// a later one fails.
-async fn apply(
-    client: &mut Patient<'_>,
-    tables: &Migrations,
-    applied: &mut Vec<String>,
-) -> Result<()> {
-    let schema = client.client().conn().schema.clone();
-    let history = schema.written(tables.history);
-    let mut runner = Runner::new(&tables.parsed(&schema)?)
-        .set_abort_divergent(true)
-        .set_abort_missing(true);
-    runner.set_migration_table_name(&history);
-    known_version(client.client(), &history, tables.version()?).await?;
-    let done = runner.run_async(client).await;
-    let report = done
-        .as_ref()
-        .map_or_else(refinery_core::Error::report, Some);
-    let names = report.map(refinery_core::Report::applied_migrations);
-    applied.extend(names.into_iter().flatten().map(ToString::to_string));
-    // Refinery's own text stops at "error applying migration". The reason is in its causes.
-    done.map(drop)
-        .map_err(|error| Error::Migrate(with_causes(&error)))
-}
-
-/// Returns the version of a history. An older program must not touch a schema that it does not know. During a
-/// deployment, the old and the new program both run.
-async fn known_version(client: &Client, history: &str, known: i32) -> Result<i32> {
-    match applied_version(client, history).await? {
-        Some(version) if version > known => Err(Error::Migrate(format!(
-            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
-        ))),
-        version => Ok(version.unwrap_or(0)),
-    }
-}
-
-/// Returns the version that a history has reached; `None` before its first migration.
-async fn applied_version(client: &impl Queryable, history: &str) -> Result<Option<i32>> {
+/// Returns the version that a history has reached, and the checksums of its files in order; `None` before its
+/// first migration.
+async fn applied(client: &impl Queryable, history: &str) -> Result<Option<(i32, Vec<String>)>> {
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let exists = first_row(client, exists, &[(&history, Type::TEXT)]).await?;
     if !exists.is_some_and(|row| row.get(0)) {
         return Ok(None);
     }
-    let sql = format!("SELECT max(version)::int FROM {history}");
-    Ok(first_row(client, &sql, &[])
-        .await?
-        .and_then(|row| row.get(0)))
+    let sql = format!(
+        "SELECT max(version)::int, array_agg(checksum::text ORDER BY version) FROM {history} HAVING count(*) > 0"
+    );
+    let row = first_row(client, &sql, &[]).await?;
+    Ok(row.map(|row| (row.get(0), row.get(1))))
 }
 
 /// Checks that the database has what this program needs: every history has this program's version or a newer
@@ -613,7 +572,13 @@ pub async fn check(client: &impl Queryable, kinds: &[&str], tables: &[Migrations
     if let Some(behind) = versions.iter().find(is_behind) {
         return Err(Error::Migrate(behind.to_string()));
     }
-    let unknown = queue::unregistered(client, kinds).await?;
+    let known = queue::registered(client).await?;
+    let is_known = |kind: &&str| known.iter().any(|known| known == kind);
+    let unknown: Vec<&str> = kinds
+        .iter()
+        .copied()
+        .filter(|kind| !is_known(kind))
+        .collect();
     if unknown.is_empty() {
         return Ok(());
     }
@@ -666,7 +631,7 @@ pub async fn versions(
     for one in std::iter::once(&QUEUE).chain(tables) {
         let history = client.conn().schema.written(one.history);
         versions.push(SchemaVersion {
-            found: applied_version(client, &history).await?.unwrap_or(0),
+            found: applied(client, &history).await?.unwrap_or_default().0,
             history,
             known: one.version()?,
         });

@@ -17,13 +17,11 @@ use super::model::{Form, FormStatus, Grant, Measure, Progress};
 statements! {
     /// Stores a form as submitted, unless its id is known.
     SUBMIT: "forms.submit" [JSONB, UUID] = "\
-INSERT INTO forms.form
-       (id, company_number, company_name, contact_name, contact_email, contact_phone,
+INSERT INTO forms.form (id, company_number, company_name, contact_name, contact_email, contact_phone,
         employee_national_id, employee_name, expert_name, expert_company, expert_competence,
         need_reason, need_requirement, need_estimated_cost, need_hours, need_start_date, status, client_id)
-SELECT d->>'id', d->'company'->>'number', d->'company'->>'name',
-       d->'company'->'contact'->>'name', d->'company'->'contact'->>'email', d->'company'->'contact'->>'phone',
-       d->'employee'->>'national_id', d->'employee'->>'name',
+SELECT d->>'id', d->'company'->>'number', d->'company'->>'name', d->'company'->'contact'->>'name', d->'company'->'contact'->>'email',
+       d->'company'->'contact'->>'phone', d->'employee'->>'national_id', d->'employee'->>'name',
        d->'expert'->>'name', d->'expert'->>'company', d->'expert'->>'competence',
        d->'need'->>'reason', d->'need'->>'requirement', (d->'need'->>'estimated_cost')::bigint,
        (d->'need'->>'hours')::integer, (d->'need'->>'start_date')::date, 'submitted', $2
@@ -82,17 +80,14 @@ RETURNING id";
     /// grant of a letter that came before the number of its case gets its form later.
     SAVE_GRANT: "forms.save_grant" [TEXT, JSONB, JSONB] = "\
 INSERT INTO forms.awarded_grant AS g
-       (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
-        document_id, journal_id)
+       (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to, document_id, journal_id)
 SELECT d->>'grant_number', $1, d->'measure'->>'case_number', d->'measure'->>'measure_id', d->>'company_number',
-       (d->>'amount')::bigint, (d->>'valid_from')::date, (d->>'valid_to')::date,
-       $3->>'document_id', $3->>'journal_id'
+       (d->>'amount')::bigint, (d->>'valid_from')::date, (d->>'valid_to')::date, $3->>'document_id', $3->>'journal_id'
   FROM (SELECT $2::jsonb) AS given(d)
     ON CONFLICT (grant_number) DO UPDATE
    SET form_id = coalesce(excluded.form_id, g.form_id), case_number = excluded.case_number,
        measure_id = excluded.measure_id, company_number = excluded.company_number, amount = excluded.amount,
-       valid_from = excluded.valid_from, valid_to = excluded.valid_to,
-       document_id = excluded.document_id, journal_id = excluded.journal_id
+       valid_from = excluded.valid_from, valid_to = excluded.valid_to, document_id = excluded.document_id, journal_id = excluded.journal_id
  WHERE g.form_id IS NOT DISTINCT FROM excluded.form_id
     OR (g.form_id IS NULL OR excluded.form_id IS NULL)
    AND (g.case_number, g.measure_id) = (excluded.case_number, excluded.measure_id)

@@ -65,24 +65,19 @@ WITH RECURSIVE named AS (
       LEFT JOIN medical.entity AS r ON r.patient_id = $1 AND r.kind = 'service_request' AND r.id::text = a.content->>'service_request'
      WHERE a.patient_id = $1 AND a.kind = 'approval' AND a.status = 'active' AND a.organization_id = $4
        AND a.content->>'granted_to' = $5::text AND a.content->>'access_level' IN ('write', $6))
-SELECT EXISTS (
-           SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
+SELECT EXISTS (SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
 
     /// Creates entities of the client. Service requests expire with the seventh day after the day of their
     /// creation. Days are in UTC, because the servers of one system may be in different time zones.
     pub(super) CREATE: "medical.create" [UUID, JSONB, INT8, TEXT, TEXT, UUID, UUID] = "\
 WITH created AS (
-    INSERT INTO medical.entity
-           (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
+    INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
     SELECT kind, id, $1, parent_id, $7, status, content, facts,
            CASE WHEN kind = 'service_request'
-                THEN (date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC')
-                      + interval '7 days 23:59:59') AT TIME ZONE 'UTC' END
-      FROM jsonb_to_recordset($2::jsonb)
-           AS g(kind text, id uuid, parent_id uuid, status text, content jsonb, facts jsonb)
+                THEN (date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + interval '7 days 23:59:59') AT TIME ZONE 'UTC' END
+      FROM jsonb_to_recordset($2::jsonb) AS g(kind text, id uuid, parent_id uuid, status text, content jsonb, facts jsonb)
     RETURNING kind, id, status)
-INSERT INTO medical.audit
-       (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
+INSERT INTO medical.audit (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created
 RETURNING id";
 
@@ -90,8 +85,7 @@ RETURNING id";
     pub(super) CHANGE: "medical.change" [UUID, JSONB, INT8, TEXT, TEXT, UUID, UUID] = "\
 WITH given AS (
     SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
-      FROM jsonb_to_recordset($2::jsonb)
-           AS g(kind text, id uuid, status text, content jsonb, facts jsonb)
+      FROM jsonb_to_recordset($2::jsonb) AS g(kind text, id uuid, status text, content jsonb, facts jsonb)
       JOIN medical.entity AS e USING (kind, id)
 ), changed AS (
     UPDATE medical.entity AS e
@@ -101,8 +95,7 @@ WITH given AS (
      WHERE e.kind = given.kind AND e.id = given.id AND e.patient_id = $1
     RETURNING e.kind, e.id, given.status_before, given.status)
 INSERT INTO medical.audit
-       (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id,
-        status_before, status_after)
+       (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_before, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed
 RETURNING id";
 

@@ -102,11 +102,8 @@ statements! {
     /// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
     /// ready.
     EVENTS: "prometheus_events" [INT8] = "\
-WITH counted AS MATERIALIZED (
-    SELECT * FROM @tidegate.depths($1)
-)
-SELECT jsonb_build_object('metric', 'tidegate_events_truncated', 'labels', '{}'::text[],
-                          'value', (coalesce(sum(c.events), 0) >= $1)::int)::text
+WITH counted AS MATERIALIZED (SELECT * FROM @tidegate.depths($1))
+SELECT jsonb_build_object('metric', 'tidegate_events_truncated', 'labels', '{}'::text[], 'value', (coalesce(sum(c.events), 0) >= $1)::int)::text
   FROM counted AS c
 UNION ALL
 (SELECT m.document
@@ -139,16 +136,12 @@ SELECT jsonb_build_object('metric', s.metric, 'suffix', s.suffix, 'labels', arra
  CROSS JOIN LATERAL (
        SELECT 1, 'tidegate_finished_total', '', 'status', lower(status), CASE WHEN e.status = status THEN e.events ELSE 0 END
          FROM unnest('{COMPLETED,COMPLETED_WITH_ERRORS,FAILED}'::text[]) AS status
-        UNION ALL
-       SELECT 2, 'tidegate_attempts_total', '', NULL, NULL, e.attempts
-        UNION ALL
-       SELECT 3, 'tidegate_latency_seconds', '_bucket', 'le', b.le, CASE WHEN e.within_ms <= b.ms OR b.ms IS NULL THEN e.events ELSE 0 END
+       UNION ALL SELECT 2, 'tidegate_attempts_total', '', NULL, NULL, e.attempts
+       UNION ALL SELECT 3, 'tidegate_latency_seconds', '_bucket', 'le', b.le, CASE WHEN e.within_ms <= b.ms OR b.ms IS NULL THEN e.events ELSE 0 END
          FROM (VALUES (50, '0.05'), (250, '0.25'), (1000, '1.0'), (5000, '5.0'), (30000, '30.0'), (120000, '120.0'), (600000, '600.0'),
                       (3600000, '3600.0'), (NULL, '+Inf')) AS b(ms, le)
-        UNION ALL
-       SELECT 4, 'tidegate_latency_seconds', '_sum', NULL, NULL, e.latency_ms / 1000.0
-        UNION ALL
-       SELECT 5, 'tidegate_latency_seconds', '_count', NULL, NULL, e.events) AS s(place, metric, suffix, label, of, value)
+       UNION ALL SELECT 4, 'tidegate_latency_seconds', '_sum', NULL, NULL, e.latency_ms / 1000.0
+       UNION ALL SELECT 5, 'tidegate_latency_seconds', '_count', NULL, NULL, e.events) AS s(place, metric, suffix, label, of, value)
  GROUP BY e.kind, s.place, s.metric, s.suffix, s.label, s.of
  ORDER BY e.kind COLLATE \"C\", s.place, CASE WHEN s.label = 'le' THEN s.of::float8 END, s.of";
 

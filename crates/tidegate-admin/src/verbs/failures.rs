@@ -17,7 +17,6 @@ pub struct FailuresRequest {
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago [default: 1d].
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(deserialize_with = "written")]
     pub since: Option<TimeArg>,
     /// Only events of this kind.
     #[arg(long)]
@@ -91,8 +90,7 @@ WITH span AS MATERIALIZED (
     SELECT m.kind, m.status, coalesce(m.code, '') AS code, least(sum(m.events), 1e17)::bigint AS events,
            min(m.minute) AS first, max(m.minute) AS last, max(m.last_id) AS example
       FROM @tidegate.ended((SELECT s.since FROM span AS s)) AS m
-     WHERE m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')
-       AND ($3::text IS NULL OR m.kind = $3) AND ($4::text IS NULL OR m.status = $4)
+     WHERE m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS') AND ($3::text IS NULL OR m.kind = $3) AND ($4::text IS NULL OR m.status = $4)
      GROUP BY 1, 2, 3
 ), listed AS MATERIALIZED (
     SELECT c.* FROM cause AS c ORDER BY c.events DESC, c.kind, c.status, c.code LIMIT $5

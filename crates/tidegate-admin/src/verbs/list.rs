@@ -58,19 +58,15 @@ pub struct ListRequest {
     /// Only events that ended at this time or later, so no live ones: an RFC 3339 time, or a duration such as
     /// 2h for two hours ago.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub since: Option<TimeArg>,
     /// Only events that ended before this time, written like --since.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub until: Option<TimeArg>,
     /// Only events created at this time or later, written like --since.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub created_since: Option<TimeArg>,
     /// Only events created before this time, written like --since.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub created_until: Option<TimeArg>,
     /// Only events with an id lower than this: the next page of a list that ended with this id.
     #[arg(long, value_name = "ID", value_parser = event_id)]

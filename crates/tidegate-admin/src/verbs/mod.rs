@@ -353,7 +353,7 @@ macro_rules! written {
     };
 }
 
-written!(Duration: parse_duration, SystemTime: parse_time, TimeArg: parse_time_arg, Subject: parse_subject);
+written!(Duration: parse_duration, SystemTime: parse_time, Subject: parse_subject);
 
 /// Reads a [`Written`] field.
 fn written<'de, T: Written, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {

@@ -27,11 +27,9 @@ pub struct ReplayRequest {
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(deserialize_with = "written")]
     pub since: Option<TimeArg>,
     /// Only events that ended before this time, written like --since.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(deserialize_with = "written")]
     pub until: Option<TimeArg>,
     /// Maximum number of events to replay, 1 to 100000, lowest ids first [default: 10000].
     #[arg(long)]

@@ -72,12 +72,9 @@ SELECT jsonb_build_object(
            'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
            'every_ms', (extract(epoch FROM s.every) * 1000)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
            'start_within_ms', (extract(epoch FROM s.start_within) * 1000)::int8, 'catch_up', s.catch_up, 'state',
-           CASE WHEN s.problem IS NOT NULL THEN 'stopped'
-                WHEN s.paused THEN 'paused'
-                WHEN k.kind IS NULL THEN 'unregistered_kind'
-                WHEN k.paused THEN 'paused_kind'
-                WHEN s.next_at <= clock_timestamp() AND isfinite(s.next_at) THEN 'due'
-                ELSE 'waiting' END,
+           CASE WHEN s.problem IS NOT NULL THEN 'stopped' WHEN s.paused THEN 'paused'
+                WHEN k.kind IS NULL THEN 'unregistered_kind' WHEN k.paused THEN 'paused_kind'
+                WHEN s.next_at <= clock_timestamp() AND isfinite(s.next_at) THEN 'due' ELSE 'waiting' END,
            'next_at', CASE WHEN isfinite(s.next_at) THEN s.next_at END, 'last_at', s.last_at,
            'last_event_id', s.last_event_id, 'fired_at', s.fired_at, 'problem', s.problem,
            'since_s', floor(extract(epoch FROM s.since))::int8)::text

@@ -17,7 +17,7 @@ use tidegate_core::event::hex;
 use tidegate_core::queue::Statement;
 use tokio_postgres::types::ToSql;
 
-use super::{Audit, Skipped, TimeArg, parse_time_arg, report, written};
+use super::{Audit, Skipped, TimeArg, parse_time_arg, report};
 
 /// How many events one transaction changes.
 const BATCH: u32 = 1000;
@@ -61,11 +61,9 @@ pub struct Selection {
     /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub created_since: Option<TimeArg>,
     /// Only events created before this time, written like --created-since.
     #[arg(long, value_parser = parse_time_arg)]
-    #[serde(default, deserialize_with = "written")]
     pub created_until: Option<TimeArg>,
     /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at
     /// most 10000.

@@ -14,13 +14,14 @@ use test_support::worker::Worker;
 use test_support::{
     self as support, TestDb, begins, column, contains, counted, execute, wait_until,
 };
-use tidegate::connect::Client;
+use tidegate::connect::{Client, Schema};
 use tidegate::schedule::plan;
 use tidegate::seal::PayloadKeys;
 use tidegate::{CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Schedule};
 use tidegate_admin::program::Runtime;
 use tidegate_admin::{DoctorRequest, MigrateRequest, Program, SchedulesRequest};
-use tidegate_core::queue::{self, drop_schedule, due_schedules, fire_schedules, put_schedule};
+use tidegate_core::error::describe;
+use tidegate_core::queue::{self, due_schedules, fire_schedules};
 use tokio::sync::Notify;
 
 /// What a schedule of this name publishes.
@@ -42,6 +43,16 @@ fn hourly(name: &str) -> Schedule<Probe> {
 async fn set(client: &Client, schedule: Schedule<Probe>) {
     let declared = schedule.declared().unwrap();
     put_schedule(client, "other", &declared).await.unwrap();
+}
+
+async fn put_schedule(
+    client: &Client,
+    keeper: &str,
+    declared: &queue::Declared,
+) -> Result<(), String> {
+    let sql = queue::put_schedule(&Schema::default(), keeper, declared).unwrap();
+    let stored = client.batch_execute(&sql).await;
+    stored.map_err(|error| describe(&error))
 }
 
 /// Has it be due for the first time after this.
@@ -152,7 +163,7 @@ async fn what_was_found_of_an_earlier_definition_is_not_fired() {
             .unwrap();
         match change {
             "declared" => set(&client, cron("x", "@daily")).await,
-            "dropped" => drop_schedule(&client, "other", "x").await.unwrap(),
+            "dropped" => execute(&client, "SELECT tidegate.drop_schedule('other', 'x')").await,
             _ => execute(&client, "SELECT tidegate.pause_schedule('x', 'r')").await,
         }
         if change == "resumed" {
@@ -646,13 +657,16 @@ async fn what_a_program_may_not_declare_is_refused_by_its_field() {
             "payload: must have at most 65536 bytes",
         ),
     ] {
-        let put = async || put_schedule(&client, "other", &schedule.declared()?).await;
-        contains(&put().await.unwrap_err().to_string(), says);
+        let refused = match schedule.declared() {
+            Ok(declared) => put_schedule(&client, "other", &declared).await.unwrap_err(),
+            Err(error) => error.to_string(),
+        };
+        contains(&refused, says);
     }
     let mut unknown = hourly("x").declared().unwrap();
     unknown.kind = "nothing".to_owned();
     let refused = put_schedule(&client, "other", &unknown).await.unwrap_err();
-    contains(&refused.to_string(), "is not registered");
+    contains(&refused, "is not registered");
 }
 
 /// A process has its keys for ever, and the other tests of this one have none.
@@ -694,7 +708,7 @@ async fn sealed() {
     assert_eq!(found, (1, 0));
     let declared = hourly("plain").declared().unwrap();
     let refused = put_schedule(&client, "other", &declared).await.unwrap_err();
-    contains(&refused.to_string(), "payload: must be sealed");
+    contains(&refused, "payload: must be sealed");
     // One that an earlier key has sealed is sealed anew.
     let old = std::fs::read_to_string(keys(&[("2031", OLD)]).path()).unwrap();
     let old = PayloadKeys::parse(&old).unwrap();

@@ -14,7 +14,7 @@ use tidegate_admin::program::{Failure, Runtime};
 use tidegate_admin::{MigrateRequest, Reported, Request};
 use tidegate_core::migrate::MigrateReport;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, write};
 use crate::args::Verb;
 use crate::text::{Text, report, width, wrapped};
 
@@ -25,6 +25,9 @@ pub async fn answer(runtime: &Runtime, verb: Verb, json: bool) -> Result<Answer,
         Verb::Drain(args) => drain::drain(runtime, &args, json).await,
         Verb::Status(args) => status::status(runtime, &args, json).await,
         Verb::Listed(Request::Cleanup(wanted)) => cleanup::cleanup(runtime, &wanted, json).await,
+        Verb::Listed(Request::Migrate(wanted)) if wanted.print => {
+            Ok(printed(&wanted, &runtime.run(&wanted).await?, json)?)
+        }
         Verb::Listed(request) => Ok(listed(runtime, &request).await?),
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => Err(no_verb().into()),
     }
@@ -38,19 +41,24 @@ pub async fn listed(runtime: &Runtime, request: &Request) -> Result<Answer, Erro
     match request {
         Request::List(wanted) => run(runtime, wanted).await,
         Request::Show(wanted) => run(runtime, wanted).await,
-        Request::Migrate(wanted) if wanted.print => script(wanted, &runtime.run(wanted).await?),
         request => Ok(answered(request.report(runtime).await?)),
     }
 }
 
-/// The SQL of a migration, as it is.
-pub fn script(wanted: &MigrateRequest, report: &MigrateReport) -> Result<Answer, Error> {
-    let text = report.script.clone().unwrap_or_default();
-    let answer = Answer::new(Reported::of(wanted, report)?.document, text);
-    Ok(Answer {
-        is_raw: true,
-        ..answer
-    })
+/// Prints the SQL of a migration, as it is, unless a document has it.
+pub fn printed(
+    wanted: &MigrateRequest,
+    report: &MigrateReport,
+    json: bool,
+) -> Result<Answer, Error> {
+    if let Some(script) = report
+        .script
+        .as_ref()
+        .filter(|script| !json && !script.is_empty())
+    {
+        write(script);
+    }
+    Ok(Answer::new(Reported::of(wanted, report)?.document, ""))
 }
 
 async fn run<V: Text>(runtime: &Runtime, wanted: &V) -> Result<Answer, Error> {

@@ -7,9 +7,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use refinery_core::Migration;
-use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::connect::{Client, Queryable, Transaction};
@@ -80,51 +77,18 @@ impl<'a> Patient<'a> {
         Ok(done)
     }
 
-    /// Runs statements in a transaction of their own, for the queue's schema.
+    /// Runs SQL for the queue's schema, in a transaction of its own.
     pub(super) async fn batch(&mut self, sql: &str) -> Result<()> {
         let sql = self.client.conn().schema.written(sql);
-        let done = self.execute(std::iter::once(&*sql)).await;
-        done.map(drop)
-            .map_err(|error| Error::Migrate(describe(&error)))
+        let failed = Error::at("migrate");
+        let done =
+            self.within(async |transaction| transaction.batch_execute(&sql).await.map_err(failed));
+        done.await.map_err(|error| match error {
+            Error::Database { source, .. } => Error::Migrate(describe(&source)),
+            error => error,
+        })
     }
 }
-
-impl AsyncTransaction for Patient<'_> {
-    type Error = tokio_postgres::Error;
-
-    async fn execute<'a, T: Iterator<Item = &'a str> + Send + 'a>(
-        &mut self,
-        statements: T,
-    ) -> Result<usize, Self::Error> {
-        let transaction = self.client.transaction().await?;
-        let pid = limit_waits(&transaction).await?;
-        let work = async {
-            let mut count = 0;
-            for statement in statements {
-                transaction.batch_execute(statement).await?;
-                count += 1;
-            }
-            transaction.commit().await?;
-            Ok(count)
-        };
-        let done: Result<usize, Self::Error> = tokio::select! {
-            done = work => done,
-            never = look(self.guard, pid, &mut self.waited_for) => match never {},
-        };
-        self.has_timed_out |= done
-            .as_ref()
-            .is_err_and(|error| error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE));
-        done
-    }
-}
-
-impl AsyncQuery<Vec<Migration>> for Patient<'_> {
-    async fn query(&mut self, query: &str) -> Result<Vec<Migration>, tokio_postgres::Error> {
-        AsyncQuery::query(&mut **self.client, query).await
-    }
-}
-
-impl AsyncMigrate for Patient<'_> {}
 
 /// Limits the waits of this transaction. Returns the server process that runs it. (Behind a pooler, every
 /// transaction may have another one.)

@@ -1,40 +1,41 @@
-//! Owns what a migration does as SQL text, for administrators who run it themselves. It knows no database but
-//! the one that it is asked to compare with.
+//! Owns what a migration does as SQL text, which a program runs, or an administrator. The history is Refinery's,
+//! which reads the names, versions and checksums of the files.
 
-use std::fmt::Write;
+use refinery_core::Migration;
 
 use super::{
-    Migrate, MigrateReport, Migrations, QUEUE, ROLES, UNFIT, applied_version, first_row,
-    known_version, roles_are_in_use,
+    MAKE_SCHEMA, Migrate, MigrateReport, Migrations, QUEUE, ROLES, UNFIT, applied, first_row,
+    roles_are_in_use,
 };
 use crate::connect::{Client, Schema};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::queue;
 use crate::queue::retention::MAKE_PARTITIONS;
 use crate::queue::statement::literal;
-use crate::queue::{self, DROP_SCHEDULE, PUT_SCHEDULE, text};
 
 /// SQL that may run again and again, and a condition that holds where it has nothing to do.
-pub(super) struct Step(pub String, pub String);
+pub(super) struct Declaration(pub String, pub String);
 
 impl Migrate<'_> {
     /// Returns a report with the SQL of this migration, which makes one transaction: for a new queue in this
     /// schema, or what the queue of `client` lacks. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Migrate`](crate::Error::Migrate) when the database is newer than this program, or when its
+    /// [`Error::Migrate`] when the database is newer than this program, or when its
     /// login may not look.
     pub async fn print(&self, schema: &Schema, client: Option<&Client>) -> Result<MigrateReport> {
         let queue = schema.written(QUEUE.history);
         let client = match client {
-            Some(client) if applied_version(client, &queue).await?.is_some() => Some(client),
+            Some(client) if applied(client, &queue).await?.is_some() => Some(client),
             _ => None,
         };
         let mut sql = String::new();
         for tables in self.histories() {
-            sql += &missing(tables, schema, client).await?;
+            let lacking = lacking(tables, schema, client).await?;
+            sql.extend(lacking.into_iter().map(|(_, sql)| sql));
         }
         let is_current = client.filter(|_| sql.is_empty());
-        for Step(step, is_done) in self.steps()? {
+        for Declaration(step, is_done) in self.steps()? {
             let is_done = match is_current {
                 Some(client) => first_row(client, &format!("SELECT {is_done}"), &[]).await?,
                 None => None,
@@ -48,12 +49,8 @@ impl Migrate<'_> {
                 Some(client) => queue::declared_schedules(client, keeper).await?,
                 None => Vec::new(),
             };
-            for (name, now) in queue::changes(&stored, declared).await? {
-                sql += &match now {
-                    Some(now) => PUT_SCHEDULE.with(schema, &[&text("schedule", &now)?, keeper]),
-                    None => DROP_SCHEDULE.with(schema, &[keeper, &name]),
-                };
-            }
+            let changes = queue::changed_schedules(schema, keeper, &stored, declared).await?;
+            sql.extend(changes.into_iter().map(|(_, sql)| sql));
         }
         let in_use = match client {
             Some(client) => roles_are_in_use(client).await?,
@@ -68,9 +65,9 @@ impl Migrate<'_> {
         }
         if !sql.is_empty() {
             sql = format!(
-                "{}\n{sql}{}\nCOMMIT;\n",
+                "{}\n{sql}{};\n\nCOMMIT;\n",
                 begin(schema),
-                MAKE_PARTITIONS.with(schema, &[])
+                schema.written(MAKE_PARTITIONS.text)
             );
         }
         Ok(MigrateReport {
@@ -80,38 +77,60 @@ impl Migrate<'_> {
     }
 }
 
-/// Returns those of the files that this database lacks, each after its entry in the history.
-async fn missing(tables: &Migrations, schema: &Schema, client: Option<&Client>) -> Result<String> {
+/// Returns those of the files that this database lacks: for each its name, and its SQL behind its entry in the
+/// history.
+///
+/// # Errors
+/// [`Error::Migrate`] when the database is newer than this program, which must not touch a schema that it does
+/// not know (during a deployment, the old and the new program both run), or when it has another file.
+pub(super) async fn lacking(
+    tables: &Migrations,
+    schema: &Schema,
+    client: Option<&Client>,
+) -> Result<Vec<(String, String)>> {
     let history = schema.written(tables.history);
-    let found = match client {
-        Some(client) => known_version(client, &history, tables.version()?).await?,
-        None => 0,
+    let applied = match client {
+        Some(client) => applied(client, &history).await?,
+        None => None,
     };
-    let mut sql = String::new();
-    if found == 0 {
-        // As Refinery makes it.
-        let columns = "version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255)";
-        let _ = writeln!(sql, "CREATE TABLE IF NOT EXISTS {history} ({columns});");
+    let (version, checksums) = applied.unwrap_or_default();
+    let known = tables.version()?;
+    if version > known {
+        return Err(Error::Migrate(format!(
+            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
+        )));
     }
-    for file in tables
-        .parsed(schema)?
-        .into_iter()
-        .filter(|file| file.version() > found)
-    {
-        let (version, name, checksum) = (file.version(), literal(file.name()), file.checksum());
-        let now = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
-        let text = file.sql().unwrap_or_default();
-        let _ = writeln!(
-            sql,
-            "\nINSERT INTO {history} VALUES ({version}, {name}, {now}, '{checksum}');\n{text}"
-        );
+    let files = tables.parsed(schema)?;
+    let is_other =
+        |(file, checksum): &(&Migration, &String)| file.checksum().to_string() != **checksum;
+    if let Some((file, _)) = files.iter().zip(&checksums).find(is_other) {
+        return Err(Error::Migrate(format!(
+            "{history}: {file} was applied with another text"
+        )));
     }
-    Ok(sql)
+    let lacking = files.iter().enumerate().skip(checksums.len());
+    Ok(lacking
+        .map(|(at, file)| (file.to_string(), entered(file, &history, at == 0)))
+        .collect())
+}
+
+/// Returns the SQL of a file behind its entry in the history, which the first file makes as Refinery does.
+fn entered(file: &Migration, history: &str, is_first: bool) -> String {
+    let columns = "version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255)";
+    let made = format!("CREATE TABLE IF NOT EXISTS {history} ({columns});\n");
+    let made = if is_first { &*made } else { "" };
+    let (version, name, checksum) = (file.version(), literal(file.name()), file.checksum());
+    let now = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+    let text = file.sql().unwrap_or_default();
+    format!(
+        "{made}\nINSERT INTO {history} VALUES ({version}, {name}, {now}, '{checksum}');\n{text}\n"
+    )
 }
 
 /// Begins the transaction as a migration does, and makes the schema.
 fn begin(schema: &Schema) -> String {
     let (name, version) = (schema.name(), env!("CARGO_PKG_VERSION"));
+    let unfit = schema.written(UNFIT);
     format!(
         "-- The queue {name} as Tidegate {version} needs it: what `migrate --print` has printed, in one transaction.
 BEGIN;
@@ -122,13 +141,11 @@ SET LOCAL client_min_messages = warning;
 SELECT pg_advisory_xact_lock(1414087749, hashtext('{name}') & 2147483647);
 DO $$
 BEGIN
-    IF ({UNFIT}) IS NOT NULL THEN
-        RAISE EXCEPTION '%', {UNFIT};
-    END IF;
-    IF to_regnamespace('{name}') IS NULL THEN
-        CREATE SCHEMA {name};
+    IF ({unfit}) IS NOT NULL THEN
+        RAISE EXCEPTION '%', {unfit};
     END IF;
 END $$;
-"
+{}",
+        schema.written(MAKE_SCHEMA)
     )
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::{settings, words};
 use crate::event::NewEvent;
 
-use super::script::Step;
+use super::script::Declaration;
 
 settings! {
     /// Settings that [`Migrate`](super::Migrate) stores in the database, for all producers and drains. What
@@ -43,7 +43,7 @@ words!(Payloads: "any" = Self::Any, "sealed" = Self::Sealed);
 
 impl StoredSettings {
     /// Returns what stores the settings that are given.
-    pub(super) fn steps(&self) -> impl Iterator<Item = Step> {
+    pub(super) fn steps(&self) -> impl Iterator<Item = Declaration> {
         let time = |most: Duration| format!("interval '{} s'", most.as_secs_f64());
         let most = self.max_attempts.map(|most| most.to_string());
         let plaintext = self.payloads.map(|payloads| payloads == Payloads::Any);
@@ -66,7 +66,7 @@ impl StoredSettings {
             let sql = format!(
                 "CREATE OR REPLACE FUNCTION {name} RETURNS {sort} LANGUAGE sql STABLE PARALLEL SAFE RETURN {value}"
             );
-            Some(Step(sql, format!("{name} = {value}")))
+            Some(Declaration(sql, format!("{name} = {value}")))
         })
     }
 }

@@ -54,10 +54,6 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM @tidegate.job($1) AS j";
 
-    UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
-SELECT k.kind FROM unnest($1) AS k(kind)
- WHERE NOT EXISTS (SELECT FROM @tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind";
-
     REGISTERED: "registered" [] = "SELECT k.kind FROM @tidegate.event_kind AS k ORDER BY k.kind";
 }
 
@@ -195,12 +191,4 @@ pub enum JobStatus {
 /// When the database fails or does not answer, or [`Error::Unreadable`](crate::Error::Unreadable).
 pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> Result<Option<Job>> {
     document(client, &JOB, &[&id, &wake_interval.as_secs_f64()]).await
-}
-
-/// Returns those of `kinds` that no program has registered, so that their publish is refused.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>> {
-    all(client, &UNREGISTERED, &[&kinds]).await
 }

@@ -5,8 +5,9 @@ use serde_json::value::RawValue;
 use tokio_postgres::types::ToSql;
 
 use super::publish::refused;
-use super::statement::statements;
-use super::{Queryable, documents, execute, text};
+use super::statement::{literal, statements};
+use super::{Queryable, documents, text};
+use crate::connect::{Conn, Schema};
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::sealing;
@@ -60,14 +61,6 @@ SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::
            'every', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'group', s.group_key,
            'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
   FROM @tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
-
-    pub(crate) PUT_SCHEDULE: "put_schedule" [TEXT, TEXT] = "\
-SELECT @tidegate.put_schedule($2, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
-                             make_interval(secs => d.start_within), d.catch_up)
-  FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
-                                       start_within float8, catch_up text)";
-
-    pub(crate) DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT] = "SELECT @tidegate.drop_schedule($1, $2)";
 }
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the
@@ -187,27 +180,19 @@ pub async fn declared_schedules(client: &impl Queryable, keeper: &str) -> Result
     documents(client, &DECLARED_SCHEDULES, &[&keeper]).await
 }
 
-/// Creates or changes a schedule that a program declares.
+/// Returns the SQL that creates or changes a schedule that a program declares.
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) names the field and what it must be; otherwise the database's
-/// error.
-pub async fn put_schedule(
-    client: &impl Queryable,
-    keeper: &str,
-    declared: &Declared,
-) -> Result<()> {
-    let declared = text("schedule", declared)?;
-    let put = execute(client, &PUT_SCHEDULE, &[&declared, &keeper]).await;
-    put.map_err(refused)
-}
-
-/// Removes a schedule that a program no longer declares.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn drop_schedule(client: &impl Queryable, keeper: &str, name: &str) -> Result<()> {
-    execute(client, &DROP_SCHEDULE, &[&keeper, &name]).await
+/// When it cannot be written as JSON.
+pub fn put_schedule(schema: &Schema, keeper: &str, declared: &Declared) -> Result<String> {
+    let put = schema.written("SELECT @tidegate.put_schedule");
+    let (keeper, declared) = (literal(keeper), literal(&text("schedule", declared)?));
+    Ok(format!(
+        "{put}({keeper}, d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
+               make_interval(secs => d.start_within), d.catch_up)
+  FROM jsonb_to_record({declared}::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
+                                               start_within float8, catch_up text);\n"
+    ))
 }
 
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
@@ -221,12 +206,10 @@ pub async fn sync_schedules(
     declared: &[Declared],
 ) -> Result<()> {
     let stored = declared_schedules(client, keeper).await?;
-    for (name, now) in changes(&stored, declared).await? {
-        let changed = match now {
-            Some(now) => put_schedule(client, keeper, &now).await,
-            None => drop_schedule(client, keeper, &name).await,
-        };
-        changed.map_err(|error| match error {
+    let Conn { client, schema, .. } = client.conn();
+    for (name, sql) in changed_schedules(schema, keeper, &stored, declared).await? {
+        let changed = client.batch_execute(&sql).await;
+        changed.map_err(|error| match refused(Error::at("schedule")(error)) {
             Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
             error => error,
         })?;
@@ -234,11 +217,13 @@ pub async fn sync_schedules(
     Ok(())
 }
 
-/// Returns the schedules to store, and the names of those to remove.
-pub(crate) async fn changes(
+/// Returns the names of the schedules that differ from the stored ones, with the SQL that changes them.
+pub(crate) async fn changed_schedules(
+    schema: &Schema,
+    keeper: &str,
     stored: &[Declared],
     declared: &[Declared],
-) -> Result<Vec<(String, Option<Declared>)>> {
+) -> Result<Vec<(String, String)>> {
     for (at, one) in declared.iter().enumerate() {
         if declared[..at].iter().any(|other| other.name == one.name) {
             let why = "must be declared once, got two of this name";
@@ -246,8 +231,12 @@ pub(crate) async fn changes(
         }
     }
     let is_left = |one: &&Declared| !declared.iter().any(|other| other.name == one.name);
-    let left = stored.iter().filter(is_left);
-    let mut changes: Vec<_> = left.map(|one| (one.name.clone(), None)).collect();
+    let dropped = stored.iter().filter(is_left).map(|one| {
+        let drop = schema.written("SELECT @tidegate.drop_schedule");
+        let sql = format!("{drop}({}, {});\n", literal(keeper), literal(&one.name));
+        (one.name.clone(), sql)
+    });
+    let mut changes: Vec<_> = dropped.collect();
     for one in declared {
         let payload = sealed(&one.kind, one.payload.clone()).await?;
         let before = stored.iter().find(|other| other.name == one.name);
@@ -258,7 +247,7 @@ pub(crate) async fn changes(
             payload,
             ..one.clone()
         };
-        changes.push((now.name.clone(), Some(now)));
+        changes.push((now.name.clone(), put_schedule(schema, keeper, &now)?));
     }
     Ok(changes)
 }

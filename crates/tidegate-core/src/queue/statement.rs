@@ -3,8 +3,6 @@
 
 use tokio_postgres::types::Type;
 
-use crate::connect::Schema;
-
 /// A statement with the types of its parameters. The types are sent with it, because nothing is prepared.
 #[derive(Debug)]
 pub struct Statement {
@@ -14,17 +12,6 @@ pub struct Statement {
     pub params: &'static [Type],
     /// The SQL, in which `@tidegate` stands for the schema.
     pub text: &'static str,
-}
-
-impl Statement {
-    /// Returns the SQL for a schema, with these values, of type `text`, in place of the parameters.
-    pub(crate) fn with(&self, schema: &Schema, values: &[&str]) -> String {
-        let values = values.iter().enumerate();
-        let sql = values.fold(schema.written(self.text), |sql, (at, value)| {
-            sql.replace(&format!("${}", at + 1), &literal(value))
-        });
-        format!("{sql};\n")
-    }
 }
 
 /// Returns a text as a literal of SQL, where `standard_conforming_strings` is on.
