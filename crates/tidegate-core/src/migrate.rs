@@ -452,8 +452,9 @@ impl<'a> Migrate<'a> {
         steps.extend(self.stored.steps());
         for kind in self.kinds {
             let policy = self.policies.iter().find(|(of, _)| of == kind);
-            let policy = policy.map(|(_, policy)| *policy).unwrap_or_default();
-            let (kind, policy) = (literal(kind), literal(&queue::text("policy", &policy)?));
+            let policy = policy.map(|(_, policy)| queue::text("policy", policy));
+            let policy = literal(&policy.unwrap_or_else(|| Ok("{}".to_owned()))?);
+            let kind = literal(kind);
             let is_done = format!(
                 "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND k.policy = jsonb_strip_nulls({policy}))"
             );

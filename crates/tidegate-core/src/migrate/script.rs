@@ -24,11 +24,12 @@ impl Migrate<'_> {
     /// [`Error::Migrate`] when the database is newer than this program, or when its
     /// login may not look.
     pub async fn print(&self, schema: &Schema, client: Option<&Client>) -> Result<MigrateReport> {
-        let queue = schema.written(QUEUE.history);
-        let client = match client {
-            Some(client) if applied(client, &queue).await?.is_some() => Some(client),
-            _ => None,
+        // A database without a queue is as none.
+        let found = match client {
+            Some(client) => applied(client, &schema.written(QUEUE.history)).await?,
+            None => None,
         };
+        let client = client.filter(|_| found.is_some());
         let mut sql = String::new();
         for tables in self.histories() {
             let lacking = lacking(tables, schema, client).await?;
@@ -109,16 +110,15 @@ pub(super) async fn lacking(
         )));
     }
     let lacking = files.iter().enumerate().skip(checksums.len());
-    Ok(lacking
-        .map(|(at, file)| (file.to_string(), entered(file, &history, at == 0)))
-        .collect())
+    let lacking = lacking.map(|(at, file)| (file.to_string(), entered(file, &history, at)));
+    Ok(lacking.collect())
 }
 
 /// Returns the SQL of a file behind its entry in the history, which the first file makes as Refinery does.
-fn entered(file: &Migration, history: &str, is_first: bool) -> String {
+fn entered(file: &Migration, history: &str, at: usize) -> String {
     let columns = "version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255)";
     let made = format!("CREATE TABLE IF NOT EXISTS {history} ({columns});\n");
-    let made = if is_first { &*made } else { "" };
+    let made = if at == 0 { &*made } else { "" };
     let (version, name, checksum) = (file.version(), literal(file.name()), file.checksum());
     let now = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
     let text = file.sql().unwrap_or_default();

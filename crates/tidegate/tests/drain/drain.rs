@@ -13,7 +13,7 @@ use test_support::{self as support, Proxy, column, counted, execute, wait_for_a_
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, NewEvent,
-    Policy, StopReason, Verdicts,
+    StopReason, Verdicts,
 };
 use tidegate_core::queue;
 use tokio::sync::{Notify, watch};

@@ -11,7 +11,7 @@ use test_support::probe::{
 };
 use test_support::{self as support, TestDb, begins, column, contains, rows, words};
 use tidegate::connect::Client;
-use tidegate::{Error, Fault, JobStatus, Policy, PollRequest, PolledEvent, RetryPolicy};
+use tidegate::{Error, Fault, JobStatus, PollRequest, PolledEvent, RetryPolicy};
 use tidegate_core::queue;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -389,7 +389,7 @@ async fn the_doctor_names_limits_that_a_program_which_polls_does_not_keep() {
     let client = db.client().await;
     publish_acts(&client, 1).await;
     let limit = r#"SELECT tidegate.register_kind('act', '{"concurrency": 2}')"#;
-    execute(&client, limit).await;
+    client.batch_execute(limit).await.unwrap();
     let doctor = "SELECT finding FROM tidegate.doctor(wanted => 'limits of pulls')";
     let told = async || column::<String>(&client, doctor).await.concat();
     let warning = "programs poll for kinds with limits, which only drains keep: act";
