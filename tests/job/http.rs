@@ -884,9 +884,7 @@ async fn readyz_asks_for_exactly_the_schema_that_this_program_knows() {
     let ok = (200, json!({"status": "ok"}));
     assert_eq!(api.get("/readyz").await, ok);
     // A newer program has migrated, and this one still serves.
-    let newer =
-        "INSERT INTO tidegate.queue_migrations SELECT version + 1, 'newer', applied_on, checksum
-                   FROM tidegate.queue_migrations ORDER BY version DESC LIMIT 1";
+    let newer = "INSERT INTO tidegate.queue_migrations VALUES (99, 'newer', '', '')";
     api.client.batch_execute(newer).await.unwrap();
     assert_eq!(api.get("/readyz").await, ok);
     for (change, undo) in [

@@ -243,7 +243,7 @@ pub struct Migrate<'a> {
     kinds: &'a [&'a str],
     tables: Vec<Migrations>,
     stored: StoredSettings,
-    policies: &'a [(&'a str, Policy)],
+    policies: Option<&'a [(&'a str, Policy)]>,
     retentions: &'a [(&'a str, Option<Duration>)],
     schedules: Option<(&'a str, Vec<queue::Declared>)>,
     targets: Option<(&'a Targets, Option<&'a str>)>,
@@ -257,7 +257,7 @@ impl<'a> Migrate<'a> {
             kinds,
             tables: Vec::new(),
             stored: StoredSettings::default(),
-            policies: &[],
+            policies: None,
             retentions: &[],
             schedules: None,
             targets: None,
@@ -278,9 +278,9 @@ impl<'a> Migrate<'a> {
     }
 
     /// Sets the policies of the program's kinds. A kind without a policy is handled with the defaults, except
-    /// for what an operator has set.
+    /// for what an operator has set. Without this call, the kinds keep the policies that are stored.
     pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
-        self.policies = policies;
+        self.policies = Some(policies);
         self
     }
 
@@ -442,7 +442,8 @@ impl<'a> Migrate<'a> {
     fn steps(&self) -> Result<Vec<Declaration>> {
         self.stored.check_ranges()?;
         let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
-        if let Some((kind, _)) = self.policies.iter().find(unknown) {
+        let policies = self.policies.unwrap_or_default();
+        if let Some((kind, _)) = policies.iter().find(unknown) {
             return Err(Error::Config(format!(
                 "policy: must be of one of the program's kinds, got {kind:?}"
             )));
@@ -450,13 +451,15 @@ impl<'a> Migrate<'a> {
         let moved = format!("SELECT @tidegate.move_in();{CATCH_UP}");
         let mut steps = vec![Declaration(moved, "NOT @tidegate.is_copy()".to_owned())];
         steps.extend(self.stored.steps());
+        let other = self.policies.map_or("NULL", |_| "'{}'");
         for kind in self.kinds {
-            let policy = self.policies.iter().find(|(of, _)| of == kind);
-            let policy = policy.map(|(_, policy)| queue::text("policy", policy));
-            let policy = literal(&policy.unwrap_or_else(|| Ok("{}".to_owned()))?);
+            let policy = match policies.iter().find(|(of, _)| of == kind) {
+                Some((_, policy)) => literal(&queue::text("policy", policy)?),
+                None => other.to_owned(),
+            };
             let kind = literal(kind);
             let is_done = format!(
-                "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND k.policy = jsonb_strip_nulls({policy}))"
+                "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND coalesce(k.policy = jsonb_strip_nulls({policy}), true))"
             );
             let sql = format!("SELECT @tidegate.register_kind({kind}, {policy})");
             steps.push(Declaration(sql, is_done));
@@ -547,9 +550,15 @@ async fn lock(guard: &Client, schema: &Schema) -> Result<()> {
     }
 }
 
+/// A version, and checksums.
+type Applied = Option<(i32, Vec<String>)>;
+
 /// Returns the version that a history has reached, and the checksums of its files in order; `None` before its
-/// first migration.
-async fn applied(client: &impl Queryable, history: &str) -> Result<Option<(i32, Vec<String>)>> {
+/// first migration, and without a database.
+async fn applied(client: Option<&impl Queryable>, history: &str) -> Result<Applied> {
+    let Some(client) = client else {
+        return Ok(None);
+    };
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let exists = first_row(client, exists, &[(&history, Type::TEXT)]).await?;
     if !exists.is_some_and(|row| row.get(0)) {
@@ -632,7 +641,7 @@ pub async fn versions(
     for one in std::iter::once(&QUEUE).chain(tables) {
         let history = client.conn().schema.written(one.history);
         versions.push(SchemaVersion {
-            found: applied(client, &history).await?.unwrap_or_default().0,
+            found: applied(Some(client), &history).await?.unwrap_or_default().0,
             history,
             known: one.version()?,
         });

@@ -25,10 +25,7 @@ impl Migrate<'_> {
     /// login may not look.
     pub async fn print(&self, schema: &Schema, client: Option<&Client>) -> Result<MigrateReport> {
         // A database without a queue is as none.
-        let found = match client {
-            Some(client) => applied(client, &schema.written(QUEUE.history)).await?,
-            None => None,
-        };
+        let found = applied(client, &schema.written(QUEUE.history)).await?;
         let client = client.filter(|_| found.is_some());
         let mut sql = String::new();
         for tables in self.histories() {
@@ -90,11 +87,7 @@ pub(super) async fn lacking(
     client: Option<&Client>,
 ) -> Result<Vec<(String, String)>> {
     let history = schema.written(tables.history);
-    let applied = match client {
-        Some(client) => applied(client, &history).await?,
-        None => None,
-    };
-    let (version, checksums) = applied.unwrap_or_default();
+    let (version, checksums) = applied(client, &history).await?.unwrap_or_default();
     let known = tables.version()?;
     if version > known {
         return Err(Error::Migrate(format!(
