@@ -577,7 +577,7 @@ async fn startup_options_that_the_pooler_does_not_take_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_migration_that_meets_somebody_elses_prepared_statements_names_the_pooler() {
+async fn a_migration_minds_no_statements_that_somebody_else_has_prepared() {
     let settings = SCATTERING;
     let Some(pooled) = Pooled::before(support::empty_database().await, &settings).await else {
         return;
@@ -595,10 +595,8 @@ async fn a_migration_that_meets_somebody_elses_prepared_statements_names_the_poo
     for _ in 0..SESSIONS {
         first.simple_query(&prepare).await.unwrap();
     }
-    let ran = Cli::at(&pooled.url()).run(&["migrate"]).await;
-    ran.failed(1, &["42P05", "pooler", "max_prepared_statements"]);
-    let directly = Cli::at(pooled.db.direct()).json(&["migrate"]).await;
-    assert_eq!(directly["action"], "migrate");
+    let ran = Cli::at(&pooled.url()).json(&["migrate"]).await;
+    assert_eq!(ran["action"], "migrate");
 }
 
 #[tokio::test]

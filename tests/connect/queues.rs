@@ -287,6 +287,6 @@ async fn a_word_of_sql_is_no_name_of_a_queue() {
         let says =
             format!("--schema: must be another name than \"{word}\", which is a word of SQL");
         let refused = Cli::on(&db).run(&["migrate", "--schema", word]).await;
-        refused.failed(2, &[says.trim_start_matches("--schema: ")]);
+        refused.failed(1, &[says.trim_start_matches("--schema: ")]);
     }
 }
