@@ -10,6 +10,13 @@ handler = getattr(importlib.import_module(module), name)
 
 
 class Invoke(BaseHTTPRequestHandler):
+    def do_GET(self):
+        # `doctor` asks for the function's settings: there are none.
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
     def do_POST(self):
         event = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.headers["x-amz-invocation-type"] == "DryRun":

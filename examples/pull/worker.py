@@ -18,7 +18,10 @@ def ship(connection, event):
 
 with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
     while events := connection.execute("SELECT * FROM tidegate.poll(%s, most => 10, lease => '5 min')", [KINDS]).fetchall():
+        left = set()
         for event in events:
+            if event["id"] in left:
+                continue
             try:
                 with connection.transaction():
                     result = ship(connection, event)
@@ -30,8 +33,9 @@ with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=ps
             except Exception as failed:
                 if getattr(failed, "sqlstate", None) == "TG001":
                     # Somebody else has the event now, and nothing of the transaction was stored.
-                    print(f"event {event['id']}: {failed}")
+                    print(failed.diag.message_primary)
                     continue
-                # It may work later. This attempt counts.
+                # It may work later. This attempt counts. Later events of its group wait for it, and have left the lease, too.
                 error = Jsonb({"code": type(failed).__name__, "message": str(failed)})
-                connection.execute("SELECT tidegate.retry(%s, %s, %s)", [event["id"], event["token"], error])
+                back = connection.execute("SELECT left_too FROM tidegate.retry(%s, %s, %s)", [event["id"], event["token"], error])
+                left.update(back.fetchone()["left_too"])
