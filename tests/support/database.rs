@@ -66,7 +66,7 @@ pub async fn opened_for<E: Event>() -> (TestDb, Client) {
 
 /// Registers the kinds of these events.
 pub async fn register<E: Event>(client: &Client) {
-    let kinds = "SELECT tidegate.register_kind(k) FROM unnest($1::text[]) AS k";
+    let kinds = "SELECT tidegate.register_kind(k, NULL, false) FROM unnest($1::text[]) AS k";
     let known = client.query(kinds, &[&E::KINDS]).await;
     known.expect("kinds are registered");
 }

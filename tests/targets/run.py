@@ -597,9 +597,13 @@ def one_file(relay):
     # A queue of an older version, in another schema.
     relay.database.run("CREATE DATABASE older OWNER plain")
     older, named = relay.at("older", "plain"), relay.run("migrate", "--print", "--schema", "acme", "--roles", DATABASE_URL="")
-    for text in (named.partition("INSERT INTO acme.queue_migrations VALUES (10,")[0] + "COMMIT;", None):
-        done = psql(older, text or relay.run("migrate", "--print", "--schema", "acme", DATABASE_URL=older))
-        assert done.returncode == 0, done.stderr
+    done = psql(older, named.partition("INSERT INTO acme.queue_migrations VALUES (10,")[0] + "COMMIT;")
+    assert done.returncode == 0, done.stderr
+    # An administrator upgrades it, and all of it stays the owner's.
+    done = psql(relay.at("older"), relay.run("migrate", "--print", "--schema", "acme", DATABASE_URL=older))
+    assert done.returncode == 0, done.stderr
+    owners = local.Database(older).run("SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'acme'::regnamespace")
+    assert owners == [["plain"]], owners
     assert relay.run("migrate", "--print", "--schema", "acme", DATABASE_URL=older) == ""
     roles = relay.run("migrate", "--print", "--schema", "acme", "--roles", DATABASE_URL=older)
     done = psql(relay.at("older"), roles)
@@ -630,6 +634,7 @@ def only_polled(relay):
         rows = wait_for(lambda: queue.run(f"SELECT id, token, attempt FROM tidegate.poll('{{{kind}}}', lease => '{lease}')"))
         return rows[0]
 
+    assert "poll" in queue.holds("SELECT tidegate.why(min(id)) FROM tidegate.event_queue WHERE kind = 'slow'")
     assert polled("slow", "1 s")[2] == 1
     # Its worker is gone.
     [id, token, attempt] = polled("slow", "1 min")

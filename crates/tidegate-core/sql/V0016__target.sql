@@ -48,7 +48,7 @@ DECLARE
     named CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(file->'kinds'));
     difference jsonb;
 BEGIN
-    PERFORM @tidegate.register_kind(k, file->'kinds'->k->'policy') FROM unnest(named) AS k;
+    PERFORM @tidegate.register_kind(k, file->'kinds'->k->'policy', false) FROM unnest(named) AS k;
     UPDATE @tidegate.event_kind AS k
        SET targets = d.targets
       FROM (SELECT e.kind, CASE WHEN e.kind = ANY (named)

@@ -361,7 +361,7 @@ BEGIN
                CASE WHEN s.is_known THEN 'events of kinds that only another program handles: '
                     ELSE 'the next drain fails events of kinds that nobody registered: ' END || string_agg(format('%s (%s)', s.kind, s.events), ', ' ORDER BY s.kind),
                CASE WHEN s.is_known THEN 'tidegate list --kind ' || min(s.kind)
-                    ELSE string_agg(format('SELECT @tidegate.register_kind(%L);', s.kind), E'\n' ORDER BY s.kind) END
+                    ELSE string_agg(format('INSERT INTO @tidegate.event_kind (kind) VALUES (%L);', s.kind), E'\n' ORDER BY s.kind) END
           FROM (SELECT live.kind, live.events, k.kind IS NOT NULL AS is_known
                   FROM (SELECT q.kind, count(*) AS events FROM (SELECT e.kind FROM @tidegate.event_queue AS e LIMIT 100000) AS q GROUP BY q.kind) AS live
                   LEFT JOIN @tidegate.event_kind AS k USING (kind)

@@ -403,15 +403,15 @@ impl<'a> Migrate<'a> {
         steps: &str,
         applied: &mut Vec<String>,
     ) -> Result<(bool, Difference)> {
-        client.batch(MAKE_SCHEMA).await?;
+        client.batch("schema", MAKE_SCHEMA).await?;
         let schema = client.client().conn().schema.clone();
         for tables in self.histories() {
             for (name, sql) in lacking(tables, &schema, Some(client.client())).await? {
-                client.batch(&sql).await?;
+                client.batch(&name, &sql).await?;
                 applied.push(name);
             }
         }
-        client.batch(steps).await?;
+        client.batch("declarations", steps).await?;
         let mut difference = None;
         if let Some((targets, actor)) = self.targets {
             let declare = async |transaction: &Transaction<'_>| {
@@ -422,7 +422,7 @@ impl<'a> Migrate<'a> {
         make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
-            client.batch(ROLES).await?;
+            client.batch("roles", ROLES).await?;
             if !roles_are_in_use(client.client()).await? {
                 let grant = ROLES.lines().rfind(|line| line.starts_with("GRANT"));
                 let schema = &client.client().conn().schema;
@@ -432,7 +432,7 @@ impl<'a> Migrate<'a> {
                 )));
             }
             for tables in self.histories() {
-                client.batch(&tables.all_grants()).await?;
+                client.batch("grants", &tables.all_grants()).await?;
             }
         }
         Ok((roles, difference))
@@ -461,7 +461,7 @@ impl<'a> Migrate<'a> {
             let is_done = format!(
                 "EXISTS (SELECT FROM @tidegate.event_kind AS k WHERE k.kind = {kind} AND coalesce(k.policy = jsonb_strip_nulls({policy}), true))"
             );
-            let sql = format!("SELECT @tidegate.register_kind({kind}, {policy})");
+            let sql = format!("SELECT @tidegate.register_kind({kind}, {policy}, false)");
             steps.push(Declaration(sql, is_done));
         }
         for (expire, kept) in self.retentions {

@@ -77,14 +77,14 @@ impl<'a> Patient<'a> {
         Ok(done)
     }
 
-    /// Runs SQL for the queue's schema, in a transaction of its own.
-    pub(super) async fn batch(&mut self, sql: &str) -> Result<()> {
+    /// Runs SQL for the queue's schema, in a transaction of its own. An error says what it was.
+    pub(super) async fn batch(&mut self, what: &str, sql: &str) -> Result<()> {
         let sql = self.client.conn().schema.written(sql);
-        let failed = Error::at("migrate");
-        let done =
-            self.within(async |transaction| transaction.batch_execute(&sql).await.map_err(failed));
+        let at = Error::at("migrate");
+        let done = self.within(async |client| client.batch_execute(&sql).await.map_err(at));
+        let told = |why: &_| Error::Migrate(format!("{what}: {}", describe(why)));
         done.await.map_err(|error| match error {
-            Error::Database { source, .. } => Error::Migrate(describe(&source)),
+            Error::Database { source, .. } => told(&source),
             error => error,
         })
     }

@@ -55,7 +55,7 @@ impl Migrate<'_> {
             None => false,
         };
         if self.roles && !in_use || in_use && is_current.is_none() {
-            sql += &schema.written(ROLES);
+            sql += &schema.written(&format!("RESET ROLE;\n{ROLES}"));
             sql.extend(
                 self.histories()
                     .map(|tables| schema.written(&tables.all_grants())),
@@ -120,17 +120,16 @@ fn entered(file: &Migration, history: &str, at: usize) -> String {
     )
 }
 
-/// Begins the transaction as a migration does, and makes the schema.
+/// Begins the transaction as a migration does, and makes the schema. What is made belongs to the owner of what
+/// is there already, whoever runs it.
 fn begin(schema: &Schema) -> String {
     let (name, version) = (schema.name(), env!("CARGO_PKG_VERSION"));
     let unfit = schema.written(UNFIT);
     format!(
         "-- The queue {name} as Tidegate {version} needs it: what `migrate --print` has printed, in one transaction.
 BEGIN;
-SET LOCAL lock_timeout = '2s';
-SET LOCAL standard_conforming_strings = on;
-SET LOCAL quote_all_identifiers = off;
-SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '2s'; SET LOCAL client_min_messages = warning;
+SET LOCAL standard_conforming_strings = on; SET LOCAL quote_all_identifiers = off;
 SELECT pg_advisory_xact_lock(1414087749, hashtext('{name}') & 2147483647);
 DO $$
 BEGIN
@@ -138,7 +137,8 @@ BEGIN
         RAISE EXCEPTION '%', {unfit};
     END IF;
 END $$;
-{}",
+{}SELECT set_config('role', pg_get_userbyid(c.relowner), true) FROM pg_class AS c WHERE c.oid = to_regclass('{name}.queue_migrations');
+",
         schema.written(MAKE_SCHEMA)
     )
 }
