@@ -675,8 +675,10 @@ async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_
                 let run = lease(&client, 3).await;
                 // The run is noted before it ends; nobody can have leased the next one until then.
                 taken.lock().unwrap().extend(ids(&run));
-                for held in run {
-                    assert!(finalize(&client, held).await);
+                for held in run.into_iter().map(completed) {
+                    // Somebody's lease may just look at the event, for long on a slow machine.
+                    let ended = async || support::finalize(&client, &[&held]).await.unwrap();
+                    while !ended().await.busy.is_empty() {}
                 }
             }
         }));
