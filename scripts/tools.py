@@ -95,7 +95,7 @@ def _installed(folder, shown, requirements, pinned, lock):
 
 def _pip(shown, requirements, target, pinned, lock):
     """Runs pip, and shows its output only if it fails. With hashes, it builds nothing: that would fetch what has none."""
-    python = _python_with_pip(shown)
+    python = python_with_pip(shown)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
     command += ["--root-user-action=ignore", "--target", str(target)]
     command += requirements or ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", "/dev/stdin"]
@@ -115,7 +115,7 @@ def _pinned(requirement):
     raise Unavailable(f"{WHEELS.name} has no hashes of {requirement}")
 
 
-def _python_with_pip(requirement):
+def python_with_pip(requirement):
     """Returns this Python if it has pip, otherwise a virtual environment: `venv` adds pip if `ensurepip` is available."""
     if _has_pip(sys.executable):
         return sys.executable

@@ -573,7 +573,7 @@ def newcomer(relay):
         features = ["--features", "vendored-openssl"] if "vendored-openssl" in local.cargo_flags() else []
         release.wheel("--profile", "dev", "--compatibility", "linux", *features, into=folder, stdout=subprocess.DEVNULL)
         [wheel] = Path(folder).glob("tidegate_relay-*.whl")
-        local.ran([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--root-user-action=ignore", "--target", folder, wheel])
+        local.ran([tools.python_with_pip("the wheel"), "-m", "pip", "install", "--quiet", "--no-index", "--root-user-action=ignore", "--target", folder, wheel])
         files = {name: (EXAMPLES / name).read_text() for name in ("invoke.py", "powertools_handler.py")}
         said = begun(relay, "With one program", "newcomer", "newcomer", files, path=[Path(folder) / "bin"], PYTHONPATH=str(_packages()))
     assert re.findall("ship ([0-9]) with the key tidegate", said) == ["7"], said
