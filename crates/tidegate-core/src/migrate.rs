@@ -670,6 +670,16 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn files_are_applied_in_the_order_of_their_versions() {
+        let files = &[("V10__c.sql", ""), ("V2__b.sql", ""), ("V1__a.sql", "")];
+        let tables = Migrations::of_files("@tidegate.x_migrations", files);
+        let lacking = lacking(&tables, &Schema::default(), None).await.unwrap();
+        let names: Vec<&str> = lacking.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["V1__a", "V2__b", "V10__c"]);
+        assert!(lacking[0].1.contains("CREATE TABLE") && !lacking[1].1.contains("CREATE TABLE"));
+    }
+
     #[test]
     fn a_grant_is_no_part_of_a_migration() {
         let sql =

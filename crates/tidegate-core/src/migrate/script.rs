@@ -21,8 +21,7 @@ impl Migrate<'_> {
     /// schema, or what the queue of `client` lacks. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Migrate`] when the database is newer than this program, or when its
-    /// login may not look.
+    /// [`Error::Migrate`] when the database is newer than this program, or when its login may not look.
     pub async fn print(&self, schema: &Schema, client: Option<&Client>) -> Result<MigrateReport> {
         // A database without a queue is as none.
         let found = applied(client, &schema.written(QUEUE.history)).await?;
@@ -56,10 +55,9 @@ impl Migrate<'_> {
         };
         if self.roles && !in_use || in_use && is_current.is_none() {
             sql += &schema.written(&format!("RESET ROLE;\n{ROLES}"));
-            sql.extend(
-                self.histories()
-                    .map(|tables| schema.written(&tables.all_grants())),
-            );
+            for tables in self.histories() {
+                sql += &schema.written(&tables.all_grants());
+            }
         }
         if !sql.is_empty() {
             sql = format!(
@@ -94,7 +92,8 @@ pub(super) async fn lacking(
             "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
         )));
     }
-    let files = tables.parsed(schema)?;
+    let mut files = tables.parsed(schema)?;
+    files.sort();
     let is_other =
         |(file, checksum): &(&Migration, &String)| file.checksum().to_string() != **checksum;
     if let Some((file, _)) = files.iter().zip(&checksums).find(is_other) {
