@@ -442,7 +442,7 @@ def _computed(expression, series):
 def _runner(plain):
     """Checks the code that CloudFormation would call: its result for the deployment, and how often it calls the function."""
     text = plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"]
-    said, found = Path("crates/tidegate-core/src/migrate.rs").read_text(), []
+    said, found = "".join(path.read_text() for path in Path("crates/tidegate-core/src").rglob("*.rs")), []
     found += [f"the migration's runner waits for {words!r}, which no migration says" for words in ("lock of migrations", "use a newer program")
               if words not in text or words not in said]
     for run in DATA["runs"]:
