@@ -1,6 +1,6 @@
 //! Owns the upgrade of the schema: applies migrations under a lock, refuses a database that is newer than
-//! this program, and registers the kinds. The lock is our own, because two functions that are deployed at once
-//! migrate at once.
+//! this program, and registers the kinds. The lock is our own, because two functions that are deployed at
+//! once migrate at once.
 
 mod patience;
 mod script;
@@ -49,8 +49,8 @@ pub const QUEUE: Migrations = crate::migrations!("queue":
 .with_grants_within();
 
 /// What is wrong with the server, the database or the schema's name, as an expression of SQL; null if nothing
-/// is. 15 is the oldest Postgres on which leases work, because it introduced `range_agg` over multiranges. What
-/// the database stores must be text here.
+/// is. 15 is the oldest Postgres on which leases work, because it introduced `range_agg` over multiranges.
+/// What the database stores must be text here.
 const UNFIT: &str = "CASE WHEN current_setting('server_version_num')::int < 150000
               THEN format('Postgres %s is too old: upgrade to 15 or newer', current_setting('server_version'))
          WHEN current_setting('server_encoding') <> 'UTF8'
@@ -60,8 +60,8 @@ const UNFIT: &str = "CASE WHEN current_setting('server_version_num')::int < 1500
          WHEN to_regnamespace('@tidegate') IS NULL AND NOT has_database_privilege(current_database(), 'CREATE')
               THEN format('this login may make no schema in this database: let an administrator run CREATE SCHEMA @tidegate AUTHORIZATION %I', current_user) END";
 
-/// Makes the schema, unless it is there already. (`CREATE SCHEMA IF NOT EXISTS` would fail for a login without
-/// the right to make one, even if an administrator has made it.)
+/// Makes the schema, unless it is there already. (`CREATE SCHEMA IF NOT EXISTS` would fail for a login that
+/// may make none, even if an administrator has made it.)
 const MAKE_SCHEMA: &str = "DO $$
 BEGIN
     IF to_regnamespace('@tidegate') IS NULL THEN

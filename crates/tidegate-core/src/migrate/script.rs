@@ -1,5 +1,5 @@
-//! Owns what a migration does as SQL text, which a program runs, or an administrator. The history is Refinery's,
-//! which reads the names, versions and checksums of the files.
+//! Owns what a migration does as SQL text, which a program runs, or an administrator. The history is that of
+//! Refinery, which reads the names, versions and checksums of the files.
 
 use refinery_core::Migration;
 
@@ -73,12 +73,12 @@ impl Migrate<'_> {
     }
 }
 
-/// Returns those of the files that this database lacks: for each its name, and its SQL behind its entry in the
-/// history.
+/// Returns those of the files that this database lacks: for each its name, and its SQL behind its entry in
+/// the history.
 ///
 /// # Errors
-/// [`Error::Migrate`] when the database is newer than this program, which must not touch a schema that it does
-/// not know (during a deployment, the old and the new program both run), or when it has another file.
+/// [`Error::Migrate`] when the database is newer than this program, which must not touch a schema that it
+/// does not know (during a deployment, the old and the new program both run), or when it has another file.
 pub(super) async fn lacking(
     tables: &Migrations,
     schema: &Schema,
@@ -119,8 +119,8 @@ fn entered(file: &Migration, history: &str, at: usize) -> String {
     )
 }
 
-/// Begins the transaction as a migration does, and makes the schema. What is made belongs to the owner of what
-/// is there already, whoever runs it.
+/// Begins the transaction as a migration does, and makes the schema. What is made belongs to the owner of
+/// what is there already, whoever runs it.
 fn begin(schema: &Schema) -> String {
     let (name, version) = (schema.name(), env!("CARGO_PKG_VERSION"));
     let unfit = schema.written(UNFIT);
