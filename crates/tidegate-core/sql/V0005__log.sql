@@ -614,7 +614,8 @@ BEGIN
             did := did || jsonb_build_object('passed_over', SQLERRM);
             step := @tidegate.cleanup_step(step->'next', true);
         END;
-        EXIT WHEN step->'next' = 'null' OR clock_timestamp() >= until;
+        -- A dropped partition locks the log until the end of the transaction: no further step may keep it.
+        EXIT WHEN step->'next' = 'null' OR step->'did' ? 'dropped' OR clock_timestamp() >= until;
     END LOOP;
     RETURN jsonb_build_object('did', did, 'finished', step->'next' = 'null');
 END $$;
